@@ -93,7 +93,7 @@ func (f *FSM) stop(err error) {
 	for _, w := range waiting {
 		w.done <- err
 	}
-	f.logger.Error("cannot go on: a committed command is not understood", "error", err)
+	f.logger.Error("state machine stops: a committed command cannot be decoded", "error", err)
 	f.fatal(err)
 }
 

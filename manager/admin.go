@@ -29,7 +29,7 @@ func (m *Manager) noteUsers(ctx context.Context) error {
 		s := m.raft.State()
 		if s.UserCount() > 0 {
 			if err := m.raft.NoteUsers(); err != nil {
-				m.log.Warn("that the cluster has users could not be stored; trying again", "error", err)
+				m.log.Warn("cannot store that the cluster has users; trying again", "error", err)
 				continue
 			}
 			return nil
@@ -46,10 +46,10 @@ func (m *Manager) noteUsers(ctx context.Context) error {
 		}
 		switch {
 		case err == nil:
-			m.log.Info("the first administrator was added", "user", FirstAdmin)
+			m.log.Info("first administrator added", "user", FirstAdmin)
 		case err.Error() != logged: // log it once as long as it stays the same
 			logged = err.Error()
-			m.log.Warn("the first administrator could not be added; trying again", "error", err)
+			m.log.Warn("first administrator cannot be added; trying again", "error", err)
 		}
 	}
 }

@@ -29,7 +29,7 @@ func (f AuditFile) open() (io.WriteCloser, error) {
 		return nil, nil //nolint:nilnil // no audit log is configured
 	}
 	if f.Size < 0 || f.Files < 0 {
-		return nil, fmt.Errorf("--audit-log-size %d and --audit-log-files %d: want numbers above 0", f.Size, f.Files)
+		return nil, fmt.Errorf("--audit-log-size %d and --audit-log-files %d: want positive numbers", f.Size, f.Files)
 	}
 	probe, err := os.OpenFile(f.Name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -110,7 +110,7 @@ func (s *librarySink) series(kind int, id, name string, labels []string) *series
 		return found.(*series)
 	}
 	to := &series{scale: 1}
-	shown, help := snake(name), "Measured by hashicorp/raft, which calls it "+name+"."
+	shown, help := snake(name), "Measured by hashicorp/raft as "+name+"."
 	var collector prometheus.Collector
 	switch kind {
 	case libraryGauge:

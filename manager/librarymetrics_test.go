@@ -32,13 +32,13 @@ func TestLibraryMetrics(t *testing.T) {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
 	want := `
-# HELP raft_apply_total Measured by hashicorp/raft, which calls it raft.apply.
+# HELP raft_apply_total Measured by hashicorp/raft as raft.apply.
 # TYPE raft_apply_total counter
 raft_apply_total 5
-# HELP raft_commit_num_logs Measured by hashicorp/raft, which calls it raft.commitNumLogs.
+# HELP raft_commit_num_logs Measured by hashicorp/raft as raft.commitNumLogs.
 # TYPE raft_commit_num_logs gauge
 raft_commit_num_logs 4
-# HELP raft_fsm_last_restore_duration_seconds Measured by hashicorp/raft, which calls it raft.fsm.lastRestoreDuration.
+# HELP raft_fsm_last_restore_duration_seconds Measured by hashicorp/raft as raft.fsm.lastRestoreDuration.
 # TYPE raft_fsm_last_restore_duration_seconds gauge
 raft_fsm_last_restore_duration_seconds 1.5
 `

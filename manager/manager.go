@@ -52,7 +52,7 @@ const (
 )
 
 // ErrHangs is wrapped by Run's error if not everything in a manager has stopped in time.
-var ErrHangs = errors.New("not all of this manager has stopped, as where its disk hangs")
+var ErrHangs = errors.New("parts of this manager did not stop, which happens if its disk hangs")
 
 // Config configures a manager.
 type Config struct {
@@ -136,7 +136,7 @@ func Open(cfg Config) (*Manager, error) {
 		cfg.Logger = hclog.NewNullLogger()
 	}
 	if cfg.BootstrapExpect < 0 {
-		return nil, fmt.Errorf("--bootstrap-expect %d: want the number of managers of a new cluster, or 0 to join one only",
+		return nil, fmt.Errorf("--bootstrap-expect %d: want the number of managers of a new cluster, or 0 to only join one",
 			cfg.BootstrapExpect)
 	}
 	if err := cfg.TLS.MayListen(cfg.Insecure, tlsconf.Address{Flag: "rest", HostPort: cfg.REST},
@@ -166,7 +166,7 @@ func (m *Manager) open() error {
 	m.cfg.newestFormat = cmp.Or(m.cfg.newestFormat, statecontext.FormatLevel)
 	m.machine = fsm.NewUpTo(m.cfg.newestFormat, m.log.Named("fsm"), func(err error) {
 		err = fmt.Errorf("raft store %s: %w", filepath.Join(m.cfg.Dir, "raft", "raft.db"), err)
-		m.log.Error("this manager ends", "error", err)
+		m.log.Error("manager stops", "error", err)
 		select {
 		case m.fatal <- err:
 		default: // the first error already ends the process
@@ -268,8 +268,8 @@ func (m *Manager) Run(ctx context.Context) error {
 		return err
 	case <-late.C:
 	}
-	err := fmt.Errorf("%w; it was waited for %v: %s", ErrHangs, patience, m.cfg.Dir)
-	m.log.Error("this manager ends", "error", err)
+	err := fmt.Errorf("%w; waited %v for: %s", ErrHangs, patience, m.cfg.Dir)
+	m.log.Error("manager stops", "error", err)
 	return err
 }
 
@@ -299,7 +299,7 @@ func (m *Manager) run(ctx context.Context, stopping chan<- struct{}) error {
 		}
 		if _, leads := m.raft.Serving(); leads { // before REST is drained, so that clients find the next leader sooner
 			if err := m.raft.TransferLeadership(context.Background()); err != nil {
-				m.log.Info("leadership could not be handed on", "error", err)
+				m.log.Info("leadership could not be transferred", "error", err)
 			}
 		}
 		return nil

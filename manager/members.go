@@ -115,7 +115,7 @@ func (m *Manager) register(ctx context.Context) error {
 		case <-tick.C:
 		}
 		if err := m.note(); err != nil {
-			m.log.Warn("what the state says of this manager is not noted", "error", err)
+			m.log.Warn("registration of this manager cannot be updated in the state", "error", err)
 		}
 		self := m.registration()
 		if self.ClusterID == "" {
@@ -203,7 +203,7 @@ func (m *Manager) meet(ctx context.Context, cluster string) (ahead []string) {
 					ahead = append(ahead, url)
 				}
 			case a.ClusterID != "":
-				m.complain("a manager of another cluster is at an address of --join", "address", url, "manager", a.ID, "cluster",
+				m.complain("manager at an address of --join belongs to another cluster", "address", url, "manager", a.ID, "cluster",
 					a.ClusterID, "this", cluster)
 			}
 		})
@@ -237,10 +237,10 @@ func (m *Manager) announce(ctx context.Context, self *wire.RegisterManager, urls
 			return nil
 		case errors.As(err, &p) && p.Code == errcode.NodeRemoved:
 			err = m.raft.Retire(p.Detail)
-			m.log.Error("this manager ends", "error", err)
+			m.log.Error("manager stops", "error", err)
 			return err
 		case errors.As(err, &p) && !p.Temporary():
-			m.complain("this manager cannot register", "at", url, "error", err)
+			m.complain("manager cannot register", "at", url, "error", err)
 		default:
 			m.log.Debug("registration failed", "at", url, "error", err)
 		}

@@ -31,7 +31,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	s := c.raft.State()
 	_, leads := c.raft.Serving()
 	g := gauges{ch: ch, prefix: "tidemark_manager_"}
-	g.set("cas", "Updates of the StateContext, and 2^32 for each recovery.", float64(s.CAS()))
+	g.set("cas", "Updates of the StateContext, plus 2^32 for each recovery.", float64(s.CAS()))
 	g.set("raft_term", "Raft's term.", float64(c.raft.Term()))
 	g.set("is_leader", "1 while this manager coordinates.", flag(leads))
 	g.set("request_ledger_entries", "Outcomes kept for retries.", float64(s.LedgerLen()))
@@ -94,13 +94,13 @@ func (g *gauges) components(status *core.Status) {
 		indexers[status.Indexers[i].Seen()]++
 	}
 	all := []liveness.Life{liveness.Active, liveness.Suspect, liveness.Offline}
-	counts(g, "projectors", "Projectors, by what their leader believes of them.", "state", all, liveness.Life.String,
+	counts(g, "projectors", "Projectors, by the liveness that the leader sees.", "state", all, liveness.Life.String,
 		projectors)
-	counts(g, "indexers", "Indexers, by what their leader believes of them.", "state", all, liveness.Life.String, indexers)
-	g.set("kv_troubles", "Buckets about which some projector cannot ask its KV node, of all projectors.",
+	counts(g, "indexers", "Indexers, by the liveness that the leader sees.", "state", all, liveness.Life.String, indexers)
+	g.set("kv_troubles", "Buckets about which a projector cannot ask its KV node, summed over projectors.",
 		float64(troubles))
-	g.set("unreached_ports", "Data ports of live indexers that some projector cannot reach, or that refuse it, of all "+
-		"projectors.",
+	g.set("unreached_ports", "Data ports of live indexers that a projector cannot reach, or that refuse it, "+
+		"summed over projectors.",
 		float64(unreached))
 }
 
@@ -122,24 +122,24 @@ func (g *gauges) indexes(s *statecontext.State, status *core.Status, now time.Ti
 	}
 	counts(g, "indexes", "Indexes, by state.", "state", []index.State{index.Pending, index.Backfill, index.Maintenance,
 		index.Dropping, index.Error}, index.State.String, states)
-	counts(g, "ready_indexes", "Ready indexes, by how much of them can be scanned.", "availability",
+	counts(g, "ready_indexes", "Ready indexes, by availability for scans.", "availability",
 		[]lifecycle.Availability{lifecycle.Available, lifecycle.Degraded, lifecycle.Unavailable},
 		lifecycle.Availability.String, of)
-	g.set("unavailable_seconds", "Since when some ready index cannot be scanned in whole; 0 while all can be.",
+	g.set("unavailable_seconds", "Since when some ready index cannot be scanned completely; 0 while all can be.",
 		now.Sub(since).Seconds())
-	g.set("outdated_indexes", "Indexes whose entries were made by other rules of expressions than projectors evaluate by "+
+	g.set("outdated_indexes", "Indexes built with other rules of expressions than those projectors use "+
 		"now.", float64(outdated))
 	differing := 0
 	for range s.Differences() {
 		differing++
 	}
-	g.set("differing_copies", "Copies that their indexers have found to differ from the KV data and not to agree since.",
+	g.set("differing_copies", "Copies that their indexers found to differ from the KV data, and that do not agree since.",
 		float64(differing))
 	omitted := 0
 	for i := range status.Indexers {
 		omitted += status.Indexers[i].DifferingOmitted
 	}
-	g.set("differing_copies_omitted", "Copies that differ likewise and of which their indexers tell the number only.",
+	g.set("differing_copies_omitted", "Further such copies, of which indexers report only the number.",
 		float64(omitted))
 }
 
@@ -148,7 +148,7 @@ func (g *gauges) bucket(b *core.BucketStatus) {
 	of := func(name, help string, v float64) { g.of("bucket_"+name, help, "bucket", b.Name, v) }
 	if b.AgeMS != nil {
 		of("stability_age_seconds",
-			"Age of the newest stability timestamp, as long as some manager led; absent before the first one.",
+			"Age of the newest stability timestamp, counting only time with a leader; absent before the first one.",
 			(time.Duration(*b.AgeMS) * time.Millisecond).Seconds())
 	}
 	of("lag_seqnos", "Complete seqnos above the newest stability timestamp, over all vbuckets.", float64(b.Lag))
@@ -167,6 +167,6 @@ func (g *gauges) rebalance(s *statecontext.State, status *core.Status) {
 	if r := s.RebalanceUnderWay(); r != nil {
 		left = int(r.Steps - r.Done - r.GivenUp)
 	}
-	g.set("rebalance_progress_ratio", "How far the rebalance is that is under way, 0 to 1; 1 without one.", progress)
-	g.set("rebalance_steps_left", "Steps of the rebalance that is under way that are not over.", float64(left))
+	g.set("rebalance_progress_ratio", "Progress of the running rebalance, 0 to 1; 1 without one.", progress)
+	g.set("rebalance_steps_left", "Unfinished steps of the running rebalance.", float64(left))
 }

@@ -150,9 +150,9 @@ func (c *Client) do(ctx context.Context, method, path string, wait time.Duration
 		}
 	}
 	if last == nil {
-		return fmt.Errorf("%w: none is configured", ErrNoManager)
+		return fmt.Errorf("%w: no address is configured", ErrNoManager)
 	}
-	return fmt.Errorf("%w: last tried %w", ErrNoManager, last)
+	return fmt.Errorf("%w: the last attempt was %w", ErrNoManager, last)
 }
 
 // elsewhere reports whether another manager may have an answer: this one has no leader, or none that answered in
@@ -224,7 +224,7 @@ func (c *Client) report(ctx context.Context, id string, req any) (*wire.ReportRe
 // managers. If the ticket is invalid, the error is a *rpc.Problem.
 func (c *Client) CheckTicket(ctx context.Context, manager, ticket string) (*scanport.Checked, error) {
 	if !slices.Contains(c.order(), manager) {
-		return nil, fmt.Errorf("%w: %q, which a ticket names, is none of them", ErrNoManager, manager)
+		return nil, fmt.Errorf("%w: %q, which a ticket names, is not one of the configured managers", ErrNoManager, manager)
 	}
 	resp := new(scanport.Checked)
 	ctx, cancel := context.WithTimeout(ctx, perManager)

@@ -25,7 +25,7 @@ const (
 	maxToken     = 200 // bytes
 )
 
-var errTokens = errors.New("a token of a user whom the managers know does as well")
+var errTokens = errors.New("the token of a user of the cluster is accepted as well")
 
 // tokens caches the tokens that managers have recently found valid.
 type tokens struct {
@@ -54,7 +54,7 @@ func (c *Client) OrToken(check func(r *http.Request) error) func(r *http.Request
 
 func (c *Client) checkToken(ctx context.Context, secret, remote string) error {
 	if len(secret) > maxToken {
-		return fmt.Errorf("a token of %d bytes is none", len(secret))
+		return fmt.Errorf("a token of %d bytes is not valid", len(secret))
 	}
 	key := sha256.Sum256([]byte(secret))
 	if c.tokens.known(key, time.Now()) {
@@ -62,7 +62,7 @@ func (c *Client) checkToken(ctx context.Context, secret, remote string) error {
 	}
 	host, _, err := net.SplitHostPort(remote)
 	if err != nil {
-		return fmt.Errorf("the address %q: %w", remote, err)
+		return fmt.Errorf("address %q: %w", remote, err)
 	}
 	if err := c.tokens.asking.Enter(host); err != nil {
 		return err
@@ -77,7 +77,7 @@ func (c *Client) checkToken(ctx context.Context, secret, remote string) error {
 	case errors.As(err, &p) && (p.Code == errcode.Unauthenticated || p.Code == errcode.Forbidden):
 		return errors.New(p.Detail)
 	case err != nil:
-		return fmt.Errorf("no manager says whether the token is good: %w", err)
+		return fmt.Errorf("no manager could check the token: %w", err)
 	}
 	c.tokens.note(key, time.Now())
 	return nil

@@ -47,7 +47,7 @@ func TestOrToken(t *testing.T) {
 		{"bearer good", "", 1},
 		{"Bearer bad", "because", 2},
 		{"Bearer bad", "because", 3},
-		{"Bearer " + strings.Repeat("a", maxToken+1), "is none", 3},
+		{"Bearer " + strings.Repeat("a", maxToken+1), "is not valid", 3},
 	} {
 		r := httptest.NewRequest(http.MethodGet, "https://p1/metrics", nil)
 		r.TLS, r.RemoteAddr = &tls.ConnectionState{}, "10.0.0.9:1"

@@ -138,7 +138,7 @@ at a time. --wait shows progress until it is over, and is exit code 1 when some 
 			}
 			if r.ID == 0 {
 				return show(s.Out, f.output, r, []v1.RebalanceReply{r},
-					func(t *tabwriter.Writer) { fmt.Fprintln(t, "nothing has to move") })
+					func(t *tabwriter.Writer) { fmt.Fprintln(t, "no copy has to move") })
 			}
 			if wait {
 				return waitMoves(ctx, s, f.output, c, r.ID)

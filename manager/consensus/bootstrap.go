@@ -82,7 +82,7 @@ func Judge(own PeerAnswer, others []PeerAnswer, expect int) (Verdict, []Server, 
 	slices.SortFunc(servers, func(a, b Server) int { return strings.Compare(a.ID, b.ID) })
 	switch {
 	case len(servers) > expect:
-		return VerdictWait, nil, fmt.Errorf("%w: %d empty managers answer, --bootstrap-expect is %d", ErrBootstrap,
+		return VerdictWait, nil, fmt.Errorf("%w: %d empty managers answered, but --bootstrap-expect is %d", ErrBootstrap,
 			len(servers), expect)
 	case len(servers) < expect:
 		return VerdictWait, nil, nil
@@ -99,7 +99,8 @@ func clusterAmong(others []PeerAnswer) (exists bool, err error) {
 	var cluster PeerAnswer
 	for _, a := range others {
 		if a.ClusterID != "" && cluster.ClusterID != "" && a.ClusterID != cluster.ClusterID {
-			return false, fmt.Errorf("%w: %s is of cluster %s and %s of cluster %s; name managers of one cluster in --join",
+			return false, fmt.Errorf("%w: %s belongs to cluster %s and %s to cluster %s; name only managers of one cluster in "+
+				"--join",
 				ErrBootstrap, cluster.ID, cluster.ClusterID, a.ID, a.ClusterID)
 		}
 		if a.ClusterID != "" {
@@ -118,7 +119,7 @@ func sameSet(servers []Server, others []PeerAnswer) error {
 	}
 	for _, a := range others {
 		if !slices.Equal(a.Sees, ids) {
-			return fmt.Errorf("%w: this node sees the managers %v, and %s sees %v; the --join of each has to name all "+
+			return fmt.Errorf("%w: this node finds the managers %v, and %s finds %v; the --join of each must name all "+
 				"managers of the new cluster, and no others",
 				ErrBootstrap, ids, a.ID, a.Sees)
 		}
@@ -168,7 +169,7 @@ func (ms *members) Form(ctx context.Context, probe PeerProbe, peers []string, ex
 		ms.noteSeen(own.ID, others)
 		for _, a := range others {
 			if a.FormatLevel > ms.cfg.FormatLevel {
-				return fmt.Errorf("%w: cluster %s is at format level %d, this program knows up to %d: install the version of "+
+				return fmt.Errorf("%w: cluster %s is at format level %d, this program supports up to %d: install the version of "+
 					"tidemark that %s runs",
 					ErrFormatTooNew, a.ClusterID, a.FormatLevel, ms.cfg.FormatLevel, a.ID)
 			}

@@ -120,11 +120,11 @@ func (c *Config) withDefaults() error {
 	case c.Name == "" || c.Dir == "":
 		return fmt.Errorf("%w: Name %q and Dir %q must not be empty", ErrConfig, c.Name, c.Dir)
 	case c.Listener == nil && c.RaftAddr == "":
-		return fmt.Errorf("%w: neither Listener nor RaftAddr is set", ErrConfig)
+		return fmt.Errorf("%w: Listener or RaftAddr must be set", ErrConfig)
 	case c.Heartbeat < 20*time.Millisecond:
 		return fmt.Errorf("%w: heartbeat %v, want at least 20ms", ErrConfig, c.Heartbeat)
 	case c.FormatLevel > statecontext.NextLevel:
-		return fmt.Errorf("%w: format level %d, there are levels up to %d", ErrConfig, c.FormatLevel,
+		return fmt.Errorf("%w: format level %d, the highest is %d", ErrConfig, c.FormatLevel,
 			statecontext.NextLevel)
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 )
 
 // ErrContradicted is wrapped when a leader lacks what was committed here: managers have lost what they had stored.
-var ErrContradicted = errors.New("the leader's history is not this manager's")
+var ErrContradicted = errors.New("the leader's log contradicts this manager's")
 
 // contradictedKey stores the contradiction until a recovery makes this node's history the cluster's.
 var contradictedKey = []byte("tidemark-contradicted")
@@ -155,7 +155,7 @@ func (st *storage) refuse(leader string, term uint64, theirs, ours position) err
 		return err
 	}
 	if stored := st.store.Set(contradictedKey, []byte(err.Error())); stored != nil {
-		err = fmt.Errorf("%w (that could not be noted in %s: keep it stopped: %w)", err, st.cfg.Dir, stored)
+		err = fmt.Errorf("%w (this could not be recorded in %s: keep this manager stopped: %w)", err, st.cfg.Dir, stored)
 	}
 	st.contradictions.found.Store(&err)
 	st.contradictions.ended <- err
@@ -163,9 +163,9 @@ func (st *storage) refuse(leader string, term uint64, theirs, ours position) err
 }
 
 func (st *storage) contradictedError(what string) error {
-	return fmt.Errorf("%w: %s: managers that had stored it have lost it, as one does that is started on an older copy of "+
-		"its folder. What was written before is whole in %s and nowhere else: see \"A manager on an older copy of its "+
-		"folder\" in docs/operations.md; to give that up, delete the folder, and this manager joins as a new one",
+	return fmt.Errorf("%w: %s: managers that had stored the entry have lost it, for example by a start on an older copy "+
+		"of their folder. Only %s has all earlier writes: see \"A manager on an older copy of its folder\" in "+
+		"docs/operations.md; to discard them, delete the folder, and this manager joins as a new one",
 		ErrContradicted, what, st.cfg.Dir)
 }
 

@@ -146,10 +146,10 @@ func (d *disk) state() Disk {
 	s := Disk{FreeBytes: d.free, TotalBytes: d.total, LastWrite: d.last}
 	if longest := d.longest(); longest >= slowRow*d.cfg.SlowWrite {
 		s.LastWrite = longest
-		s.Faults = append(s.Faults, fmt.Sprintf("disk hangs: a write to %s has been under way for %v", d.cfg.Dir,
+		s.Faults = append(s.Faults, fmt.Sprintf("disk hangs: a write to %s has been pending for %v", d.cfg.Dir,
 			longest.Round(time.Millisecond)))
 	} else if d.slowNow {
-		s.Faults = append(s.Faults, fmt.Sprintf("disk slow: writes to %s take %v and more, the newest took %v",
+		s.Faults = append(s.Faults, fmt.Sprintf("disk slow: writes to %s take %v or more, the last took %v",
 			d.cfg.database(), d.cfg.SlowWrite,
 			d.last.Round(time.Millisecond)))
 	}
@@ -170,7 +170,7 @@ func (d *disk) state() Disk {
 func (d *disk) measure() {
 	r, err := d.cfg.room(d.cfg.Dir)
 	if err != nil {
-		d.cfg.Logger.Debug("free space is not known", "dir", d.cfg.Dir, "error", err)
+		d.cfg.Logger.Debug("free disk space is unknown", "dir", d.cfg.Dir, "error", err)
 		return
 	}
 	d.mu.Lock()
@@ -221,14 +221,14 @@ func (t *terms) watchDisk(ctx context.Context) error {
 		faults := t.storage.disk.state().Faults
 		if len(faults) == 0 {
 			if said != "" {
-				t.cfg.Logger.Info("the disk is well again")
+				t.cfg.Logger.Info("disk works again")
 			}
 			said, pause, next = "", 0, time.Time{}
 			continue
 		}
 		if kind := faultKinds(faults); kind != said {
 			said = kind
-			t.cfg.Logger.Error("the disk under the Raft log is not well; this node should not lead", "faults", faults)
+			t.cfg.Logger.Error("disk of the Raft log fails; this node should not lead", "faults", faults)
 		}
 		if t.storage.disk.hangs() || t.raft.State() != raft.Leader || time.Now().Before(next) {
 			continue
@@ -238,7 +238,7 @@ func (t *terms) watchDisk(ctx context.Context) error {
 		}
 		next, pause = time.Now().Add(pause), min(2*pause, maxHandOn)
 		if err := t.TransferLeadership(ctx); err != nil && !errors.Is(err, ErrNotLeader) {
-			t.cfg.Logger.Warn("leadership cannot be handed on for the disk's sake", "error", err, "next attempt in",
+			t.cfg.Logger.Warn("leadership cannot be transferred away from a failing disk", "error", err, "next attempt in",
 				time.Until(next).Round(time.Second))
 		}
 	}

@@ -18,7 +18,7 @@ var (
 	// ErrClosed is wrapped if the node is stopping; nothing was proposed.
 	ErrClosed = errors.New("the node is stopping")
 	// ErrHasState is wrapped if a node that has a log or a snapshot is to bootstrap.
-	ErrHasState = errors.New("the node has Raft state already")
+	ErrHasState = errors.New("the node already has Raft state")
 	// ErrInUse is wrapped if another process has opened the store.
 	ErrInUse = errors.New("the Raft store is in use")
 	// ErrRemoved is wrapped if this server was removed from its cluster: it never takes part again.
@@ -49,9 +49,9 @@ type NotLeaderError struct{ Leader Leader }
 // Error names the leader, if it is known.
 func (e *NotLeaderError) Error() string {
 	if !e.Leader.Known {
-		return "not the leader, and none is known at the moment"
+		return "not the leader, and no leader is known at the moment"
 	}
-	return fmt.Sprintf("not the leader; it is %s at %s", e.Leader.ID, e.Leader.Raft)
+	return fmt.Sprintf("not the leader; the leader is %s at %s", e.Leader.ID, e.Leader.Raft)
 }
 
 // Is makes errors.Is(err, ErrNotLeader) true.
@@ -69,9 +69,9 @@ func (b *base) outcome(err error) error {
 	case errors.Is(err, raft.ErrNotLeader):
 		return b.notLeader()
 	case errors.Is(err, raft.ErrLeadershipTransferInProgress):
-		return fmt.Errorf("leadership is being handed on: %w", b.notLeader())
+		return fmt.Errorf("leadership is being transferred: %w", b.notLeader())
 	case errors.Is(err, raft.ErrEnqueueTimeout):
-		return fmt.Errorf("%w: the log did not take a proposal in time", ErrBusy)
+		return fmt.Errorf("%w: the log did not accept a proposal in time", ErrBusy)
 	}
 	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 }

@@ -23,8 +23,8 @@ const (
 
 // damageAdvice is the advice to operators for a damaged store. The server must not vote with it as it is, nor start
 // empty under its old id.
-const damageAdvice = "this manager does not start on it. Way out: move %s away and start again; the manager joins " +
-	"under a new id and takes everything from the others; remove its old id from the cluster. If no majority is " +
+const damageAdvice = "this manager does not start with it. Remedy: move %s away and start again; the manager joins " +
+	"under a new id and copies all data from the others; remove its old id from the cluster. If no majority is " +
 	"left, restore a backup"
 
 // examine verifies a store before it is opened for writing: the length of the file, every page in use, every entry's
@@ -72,7 +72,7 @@ func examineLog(path string, size int64) (first uint64, err error) {
 	defer db.Close() // opened read-only: an error here loses nothing
 	err = db.View(func(tx *bbolt.Tx) error {
 		if tx.Size() > size {
-			return fmt.Errorf("the file has %d bytes, its newest version needs %d: it was cut off", size, tx.Size())
+			return fmt.Errorf("the file has %d bytes, its newest version needs %d: it was truncated", size, tx.Size())
 		}
 		if b := tx.Bucket([]byte(confBucket)); b != nil {
 			if err := b.ForEach(func(_, _ []byte) error { return nil }); err != nil {
@@ -137,15 +137,15 @@ func (st *storage) examineSnapshots(first uint64) error {
 		newest = max(newest, index)
 	}
 	if first > newest+1 {
-		return errors.Join(append(damaged, fmt.Errorf("%w: the log begins at entry %d and the newest whole state snapshot "+
+		return errors.Join(append(damaged, fmt.Errorf("%w: the log begins at entry %d and the newest intact state snapshot "+
 			"ends at %d: "+
-			"the entries between are missing", ErrDamaged, first, newest))...)
+			"the entries in between are missing", ErrDamaged, first, newest))...)
 	}
 	if len(damaged) > 0 && newest == 0 {
 		return errors.Join(damaged...)
 	}
 	if len(damaged) > 0 {
-		st.cfg.Logger.Warn("a state snapshot is damaged; an older one and the log hold everything", "error",
+		st.cfg.Logger.Warn("state snapshot is damaged; an older one and the log are complete", "error",
 			errors.Join(damaged...))
 	}
 	return nil
@@ -177,7 +177,7 @@ func examineSnapshot(store *raft.FileSnapshotStore, name string) (index uint64, 
 		return 0, err
 	}
 	if meta.ID != name || !strings.HasPrefix(name, fmt.Sprintf("%d-%d-", meta.Term, meta.Index)) {
-		return 0, fmt.Errorf("its description is of snapshot %s, term %d, index %d", meta.ID, meta.Term, meta.Index)
+		return 0, fmt.Errorf("its description belongs to snapshot %s, term %d, index %d", meta.ID, meta.Term, meta.Index)
 	}
 	return meta.Index, nil
 }

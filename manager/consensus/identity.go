@@ -58,7 +58,7 @@ func (st *storage) openIdentity() error {
 	}
 	n, err := strconv.ParseUint(epoch, 10, 64)
 	if err != nil {
-		return fmt.Errorf("%w: the epoch of the log is noted as %q", ErrStore, epoch)
+		return fmt.Errorf("%w: the stored epoch of the log is %q", ErrStore, epoch)
 	}
 	st.epoch.Store(n)
 	return nil
@@ -170,7 +170,7 @@ func (st *storage) keepCluster(ctx context.Context) error {
 			continue
 		}
 		if err := st.store.Set(clusterIDKey, []byte(now)); err != nil {
-			st.cfg.Logger.Warn("the cluster id could not be stored", "error", err)
+			st.cfg.Logger.Warn("cluster id could not be stored", "error", err)
 			continue
 		}
 		st.cluster.stored.Store(&now)
@@ -181,7 +181,7 @@ func (st *storage) keepCluster(ctx context.Context) error {
 // its folder, so it never votes again.
 func (st *storage) Retire(reason string) error {
 	if err := st.store.Set(removedKey, []byte(reason)); err != nil {
-		return errors.Join(st.removedError(reason), fmt.Errorf("%w: it could not be noted: %w", ErrStore, err))
+		return errors.Join(st.removedError(reason), fmt.Errorf("%w: this could not be recorded: %w", ErrStore, err))
 	}
 	return st.removedError(reason)
 }

@@ -23,8 +23,8 @@ func (st *storage) checkLevel() error {
 	}
 	level, version, _ := strings.Cut(string(stored), " ")
 	if have, err := strconv.ParseUint(level, 10, 64); err != nil || have > st.cfg.FormatLevel {
-		return fmt.Errorf("%w: the cluster is at format level %s, this program knows up to %d: install tidemark %s, which "+
-			"ran here, or a newer version",
+		return fmt.Errorf("%w: the cluster is at format level %s, this program supports up to %d: install tidemark %s, "+
+			"which ran here, or a newer version",
 			ErrFormatTooNew, level, st.cfg.FormatLevel, version)
 	}
 	return nil

@@ -18,7 +18,7 @@ var (
 	// ErrNoOther is wrapped if there is no server to which leadership could be transferred.
 	ErrNoOther = errors.New("no other voter can lead now")
 	// ErrMembersChanged is wrapped if the members are not those for which the decision was made.
-	ErrMembersChanged = errors.New("the members have changed meanwhile; decide again")
+	ErrMembersChanged = errors.New("the members have changed meanwhile; repeat the request")
 )
 
 // members forms the cluster and changes its membership.
@@ -102,8 +102,8 @@ func (ms *members) member(ctx context.Context, seen []Server, change func() raft
 		return nil
 	}
 	if errors.Is(err, ErrUnknownOutcome) {
-		err = fmt.Errorf("%w: when a majority answers, tidemark cluster status shows whether it counts; if one is lost "+
-			"for ever, tidemark cluster recover", err)
+		err = fmt.Errorf("%w: once a majority answers, tidemark cluster status shows whether the change took effect; if "+
+			"the majority is lost permanently, tidemark cluster recover", err)
 	}
 	return fmt.Errorf("change of members: %w", err)
 }
@@ -115,7 +115,7 @@ func (ms *members) unchanged(seen []Server) error {
 	}
 	now, err := ms.Servers()
 	if err == nil && !slices.Equal(now, seen) {
-		err = fmt.Errorf("%w: they are %v, the decision was made on %v", ErrMembersChanged, now, seen)
+		err = fmt.Errorf("%w: they are %v, the request was decided for %v", ErrMembersChanged, now, seen)
 	}
 	return err
 }
@@ -151,7 +151,7 @@ func (b *base) transfer(ctx context.Context, give func() raft.Future) error {
 	case err == nil:
 		return nil
 	case within.Err() != nil:
-		return fmt.Errorf("%w: leadership is being handed on: %w", ErrUnknownOutcome, err)
+		return fmt.Errorf("%w: leadership is being transferred: %w", ErrUnknownOutcome, err)
 	default:
 		return fmt.Errorf("%w: %w", ErrNoOther, err)
 	}

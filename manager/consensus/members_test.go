@@ -198,8 +198,8 @@ func TestGreeting(t *testing.T) {
 	for name, c := range map[string]struct{ send, want string }{
 		"right":              {greeting(1, cluster, id), "\x00" + string(byte(len(rest))) + rest},
 		"right, new node":    {greeting(1, "", id), "\x00\x00"},
-		"foreign cluster":    {greeting(1, "0123456789abcdef", id), "you are m9-00000000 of cluster 0123456789abcdef"},
-		"wrong id":           {greeting(1, cluster, "m1-00000000"), "you want m1-00000000"},
+		"foreign cluster":    {greeting(1, "0123456789abcdef", id), "the caller is m9-00000000 of cluster 0123456789abcdef"},
+		"wrong id":           {greeting(1, cluster, "m1-00000000"), "not m1-00000000"},
 		"left by a recovery": {greetingOf(1, cluster, id, "m9-00000000", now-1), "recovered without m9-00000000"},
 		"a member, behind":   {greetingOf(1, cluster, id, id, now-1), "\x00" + string(byte(len(rest))) + rest},
 		"newer version":      {greeting(2, cluster, id), ""},

@@ -51,36 +51,37 @@ func (n *Node) Collector() prometheus.Collector {
 	}
 	return &collector{
 		node:  n,
-		state: prometheus.NewDesc(prefix+"state", "1 for the state that this server is in.", []string{"state"}, nil),
-		peers: prometheus.NewDesc(prefix+"members", "Servers of the cluster, this one too.", []string{"suffrage"}, nil),
-		reads: prometheus.NewDesc(prefix+"reads_total", "Linearizable reads that a check of leadership has answered.", nil,
+		state: prometheus.NewDesc(prefix+"state", "1 for the present state of this server.", []string{"state"}, nil),
+		peers: prometheus.NewDesc(prefix+"members", "Servers of the cluster, including this one.", []string{"suffrage"}, nil),
+		reads: prometheus.NewDesc(prefix+"reads_total", "Linearizable reads served after a check of leadership.", nil,
 			nil),
 		checks: prometheus.NewDesc(prefix+"read_checks_total", "Checks of leadership for linearizable reads: one serves "+
-			"all that wait.", nil, nil),
+			"all waiting reads.", nil, nil),
 		figures: []figure{
 			f("term", "Raft's term.", func(s *scrape) float64 { return float64(s.stats.Term) }),
 			f("leader_known", "1 while this server knows a leader.", func(s *scrape) float64 { return flag(s.known) }),
-			f("leads", "1 while this server leads and has begun its term.", func(s *scrape) float64 { return flag(s.leads) }),
+			f("leads", "1 while this server leads and has started its term.", func(s *scrape) float64 { return flag(s.leads) }),
 			f("last_index", "Index of the newest log entry here.",
 				func(s *scrape) float64 { return float64(s.stats.LastIndex) }),
-			f("commit_index", "Index up to which a majority has the log, as known here.",
+			f("commit_index", "Index up to which a majority has the log, as far as this server knows.",
 				func(s *scrape) float64 { return float64(s.stats.CommitIndex) }),
 			f("applied_index", "Index of the newest entry in the state.",
 				func(s *scrape) float64 { return float64(s.stats.AppliedIndex) }),
-			f("fsm_lag_entries", "Committed entries that are not in the state yet; entries without a command count until the "+
-				"next one with.",
+			f("fsm_lag_entries", "Committed entries that are not yet applied; entries without a command count until the "+
+				"next entry with one.",
 				func(s *scrape) float64 {
 					return float64(s.stats.CommitIndex) - float64(min(s.stats.AppliedIndex, s.stats.CommitIndex))
 				}),
-			f("last_contact_seconds", "Since the leader was heard; 0 on the leader, -1 when never.", func(s *scrape) float64 {
+			f("last_contact_seconds", "Time since the last message of the leader; 0 on the leader, -1 before the "+
+				"first.", func(s *scrape) float64 {
 				if s.stats.LastContact < 0 {
 					return -1
 				}
 				return s.stats.LastContact.Seconds()
 			}),
-			f("proposals_queued", "Proposals that wait for their turn.",
+			f("proposals_queued", "Proposals in the queue.",
 				func(s *scrape) float64 { return float64(s.stats.Queued) }),
-			f("entries_in_flight", "Log entries handed to Raft and not answered yet.",
+			f("entries_in_flight", "Log entries given to Raft and not yet answered.",
 				func(s *scrape) float64 { return float64(s.inflight) }),
 			f("snapshot_index", "Index of the newest state snapshot on disk; 0 without one.", func(s *scrape) float64 {
 				if s.newest == nil {
@@ -95,10 +96,10 @@ func (n *Node) Collector() prometheus.Collector {
 				}
 				return s.age.Seconds()
 			}),
-			f("disk_free_bytes", "Free bytes on the file system of the Raft log; 0 where the system does not tell.",
+			f("disk_free_bytes", "Free bytes on the file system of the Raft log; 0 where the system does not report them.",
 				func(s *scrape) float64 { return float64(s.disk.FreeBytes) }),
 			f("disk_total_bytes", "Bytes of that file system.", func(s *scrape) float64 { return float64(s.disk.TotalBytes) }),
-			f("disk_faults", "Reasons for which this server should not lead for its disk's sake; 0 when all is well.",
+			f("disk_faults", "Disk problems for which this server should not lead; 0 if there are none.",
 				func(s *scrape) float64 { return float64(len(s.disk.Faults)) }),
 		},
 	}

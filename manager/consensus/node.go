@@ -164,7 +164,7 @@ func (n *Node) Close() error {
 	n.stopOnce.Do(func() {
 		if n.raft.State() == raft.Leader {
 			if err := n.TransferLeadership(context.Background()); err != nil {
-				n.cfg.Logger.Info("leadership was not handed on", "error", err)
+				n.cfg.Logger.Info("leadership was not transferred", "error", err)
 			}
 		}
 		close(n.stop)

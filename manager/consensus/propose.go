@@ -77,7 +77,7 @@ func (q *proposals) replicate(ctx context.Context, command statecontext.Command)
 	select {
 	case q.queue <- p:
 	default:
-		return statecontext.Result{}, fmt.Errorf("%w: %d proposals wait", ErrBusy, len(q.queue))
+		return statecontext.Result{}, fmt.Errorf("%w: %d proposals are waiting", ErrBusy, len(q.queue))
 	}
 	select {
 	case a := <-p.done:
@@ -95,20 +95,20 @@ func (q *proposals) replicate(ctx context.Context, command statecontext.Command)
 	case a := <-p.done:
 		return a.result, a.err
 	default:
-		return statecontext.Result{}, fmt.Errorf("%w: the command was handed to Raft and not yet answered", ErrUnknownOutcome)
+		return statecontext.Result{}, fmt.Errorf("%w: Raft has not yet confirmed the command", ErrUnknownOutcome)
 	}
 }
 
 // vet verifies that every node can decode the command: one that cannot be decoded would stop all nodes.
 func (q *proposals) vet(c *statecontext.Command) (size int, err error) {
 	if need, level := statecontext.RequiredFormat(c), q.fsm.State().FormatLevel(); need > level {
-		return 0, fmt.Errorf("%w: it needs format level %d, the cluster is at %d: when all managers run the new version, "+
-			"run tidemark cluster finalize-upgrade",
+		return 0, fmt.Errorf("%w: the command needs format level %d, the cluster is at %d: when all managers run the new "+
+			"version, run tidemark cluster finalize-upgrade",
 			ErrFormatTooOld, need, level)
 	}
 	data, err := q.encode(*c)
 	if err == nil && len(data) > batchBytes {
-		err = fmt.Errorf("%d bytes, at most %d", len(data), batchBytes)
+		err = fmt.Errorf("%d bytes; the limit is %d", len(data), batchBytes)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrCommand, err)
@@ -235,7 +235,8 @@ func (q *proposals) settle(ctx context.Context, f raft.ApplyFuture, commands int
 		if len(response) == commands {
 			return response, nil
 		}
-		return nil, fmt.Errorf("%w: %d results for %d commands", ErrUnknownOutcome, len(response), commands)
+		return nil, fmt.Errorf("%w: the state machine gave %d results for %d "+
+			"commands", ErrUnknownOutcome, len(response), commands)
 	case error:
 		return nil, fmt.Errorf("%w: %w", ErrUnknownOutcome, response)
 	}

@@ -45,7 +45,7 @@ func (rd *reads) ReadIndex(ctx context.Context) (uint64, error) {
 	select {
 	case rd.waiting <- r:
 	default:
-		return 0, fmt.Errorf("%w: %d reads wait", ErrBusy, len(rd.waiting))
+		return 0, fmt.Errorf("%w: %d reads are waiting", ErrBusy, len(rd.waiting))
 	}
 	select {
 	case a := <-r.done:
@@ -128,7 +128,7 @@ func (rd *reads) committed(began uint64) (uint64, error) {
 			break
 		}
 		if err != nil {
-			return 0, fmt.Errorf("what is committed: %w", err)
+			return 0, fmt.Errorf("reading the commit index: %w", err)
 		}
 		if entry.Type == raft.LogCommand {
 			newest = i

@@ -32,8 +32,8 @@ func (n *Node) Reasons() (reasons []Reason) {
 	}
 	members, err := n.Servers()
 	if err == nil && len(members) > 0 && !slices.ContainsFunc(members, func(s Server) bool { return s.ID == n.ID() }) {
-		add(ReasonRemoved, "this server (%s) is no member of the cluster any more; wipe its folder and start it again to "+
-			"join anew", n.ID())
+		add(ReasonRemoved, "this server (%s) is no longer a member of the cluster; delete its folder and start it again to "+
+			"join as a new one", n.ID())
 	}
 	n.mu.Lock()
 	serving, setUp := n.serving.term != 0, n.setUp
@@ -42,11 +42,11 @@ func (n *Node) Reasons() (reasons []Reason) {
 	switch {
 	case serving:
 	case n.raft.State() == raft.Leader && setUp != nil:
-		add(ReasonSetUp, "this manager was elected and cannot begin: %v", setUp)
+		add(ReasonSetUp, "this manager was elected but cannot start its term: %v", setUp)
 	case n.raft.State() == raft.Leader, leader.Known && leader.ID == n.ID():
 		add(ReasonTakingOver, "this manager is taking over leadership")
 	case !leader.Known:
-		add(ReasonNoLeader, "no leader is known at the moment")
+		add(ReasonNoLeader, "this manager knows no leader at the moment")
 	}
 	return reasons
 }

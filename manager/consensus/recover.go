@@ -72,7 +72,7 @@ func (st *storage) recover(do RecoverOptions) (RecoveryReport, error) {
 	state := st.fsm.State()
 	r.ClusterID, r.CAS, r.Indexes, r.OldEpoch = state.ClusterID(), state.CAS(), state.IndexCount(), state.Epoch()
 	if r.ClusterID == "" {
-		return r, fmt.Errorf("%w: the log in %s ends before its cluster got an id; begin a new one with empty folders",
+		return r, fmt.Errorf("%w: the log in %s ends before its cluster got an id; start a new cluster with empty folders",
 			ErrNothingToRecover, st.cfg.Dir)
 	}
 	own := raft.Server{ID: st.id, Suffrage: raft.Voter}
@@ -85,7 +85,7 @@ func (st *storage) recover(do RecoverOptions) (RecoveryReport, error) {
 		}
 	}
 	if own.Address == "" {
-		return r, fmt.Errorf("%w: %s is not among the members that its log names: %v", ErrNothingToRecover, st.id, r.Members)
+		return r, fmt.Errorf("%w: %s is not among the members in its log: %v", ErrNothingToRecover, st.id, r.Members)
 	}
 	if !do.Act {
 		return r, nil
@@ -127,7 +127,7 @@ func (st *storage) replay(r *RecoveryReport) (members []raft.Server, err error) 
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("no snapshot can be read: %w", err)
+		return nil, fmt.Errorf("no readable snapshot: %w", err)
 	}
 	last, err := st.logs.LastIndex()
 	if err != nil {

@@ -49,7 +49,7 @@ func TestRefusalsAreLoggedOnce(t *testing.T) {
 	}
 	logged := func(when string, want int) {
 		t.Helper()
-		if n := strings.Count(log.String(), "a node was refused"); n != want {
+		if n := strings.Count(log.String(), "connection of a manager refused"); n != want {
 			t.Errorf("%s: logged %d times, want %d:\n%s", when, n, want, log.String())
 		}
 	}

@@ -91,7 +91,7 @@ func (n *Node) endEntries(completed <-chan struct{}) {
 	select {
 	case <-completed:
 	case <-late.C:
-		n.cfg.Logger.Warn("entries of the log are not committed, and are waited for no longer", "for", endPatience)
+		n.cfg.Logger.Warn("log entries are still not committed; no longer waiting for them", "for", endPatience)
 		_ = n.end() // Close returns its error
 	}
 }
@@ -122,7 +122,7 @@ func (t *terms) lead(ctx context.Context, onLeader func(context.Context, uint64)
 			current, ended = nil, nil
 			t.reigns.resign()
 			if err := t.handOn(ctx, err); err != nil { // there may be no other voter
-				t.cfg.Logger.Warn("leadership cannot be handed on; trying again here", "error", err, "in", patience)
+				t.cfg.Logger.Warn("leadership cannot be transferred; starting the term again here", "error", err, "in", patience)
 				retry.Reset(patience)
 				patience = min(2*patience, maxPatience)
 			}
@@ -149,7 +149,7 @@ func (t *terms) lead(ctx context.Context, onLeader func(context.Context, uint64)
 func (t *terms) finish(d *duty) {
 	d.cancel()
 	if err := <-d.done; err != nil && !errors.Is(err, context.Canceled) {
-		t.cfg.Logger.Warn("the leader loop ended with an error", "error", err)
+		t.cfg.Logger.Warn("leader loop failed", "error", err)
 	}
 	t.reigns.resign()
 }
@@ -162,7 +162,7 @@ func (t *terms) handOn(ctx context.Context, why error) error {
 	t.reigns.mu.Lock()
 	t.reigns.setUp = why
 	t.reigns.mu.Unlock()
-	t.cfg.Logger.Warn("the leader loop ended by itself; leadership is handed on", "error", why)
+	t.cfg.Logger.Warn("leader loop ended early; transferring leadership", "error", why)
 	return t.TransferLeadership(ctx)
 }
 
@@ -178,7 +178,7 @@ func (t *terms) begin(ctx context.Context, gains uint64, onLeader func(context.C
 		if err == nil {
 			err = onLeader(ctx, r.term)
 			if err == nil && ctx.Err() == nil {
-				err = errors.New("the leader's duties returned while the term lasts")
+				err = errors.New("the leader loop returned during its term")
 			}
 		}
 		d.done <- err
@@ -187,7 +187,7 @@ func (t *terms) begin(ctx context.Context, gains uint64, onLeader func(context.C
 }
 
 // errTermLost is returned for a term that ended before it began.
-var errTermLost = errors.New("leadership was lost while the term began")
+var errTermLost = errors.New("leadership was lost at the start of the term")
 
 // beginTerm proposes LeaderStarted, the first command of the term, and BootstrapCluster with a new id if the cluster
 // has none.
@@ -195,7 +195,7 @@ func (t *terms) beginTerm(ctx context.Context) (reign, error) {
 	term := t.raft.CurrentTerm()
 	index, err := t.proposals.command(ctx, &statecontext.LeaderStarted{Term: term, Manager: t.self()})
 	if err != nil {
-		return reign{}, fmt.Errorf("begin of term %d: %w", term, err)
+		return reign{}, fmt.Errorf("starting term %d: %w", term, err)
 	}
 	if t.fsm.State().ClusterID() == "" {
 		var id [8]byte

@@ -21,7 +21,7 @@ var (
 	// ErrQuorumAtRisk is wrapped if a change would leave fewer answering voters than a majority.
 	ErrQuorumAtRisk = errors.New("a majority would be missing")
 	// ErrNotMember is wrapped if a server that has Raft state of this cluster is not a member: it was removed.
-	ErrNotMember = errors.New("it is not a member of this cluster any more")
+	ErrNotMember = errors.New("the manager is no longer a member of this cluster")
 )
 
 // StewardConfig configures a Steward.
@@ -137,11 +137,11 @@ func (s *Steward) act(ctx context.Context, next step) {
 	defer s.give()
 	n := s.node
 	if a := next.readdress; a != nil {
-		n.cfg.Logger.Info("this manager has a new address", "server", a.ID, "raft", a.Raft)
+		n.cfg.Logger.Info("address of this manager has changed", "server", a.ID, "raft", a.Raft)
 		s.report("new address", n.AddVoter(ctx, *a, next.seen))
 	}
 	if p := next.promote; p != nil {
-		n.cfg.Logger.Info("a new manager has caught up and gets its vote", "server", p.ID)
+		n.cfg.Logger.Info("new manager has caught up and becomes a voter", "server", p.ID)
 		s.report("promotion", n.AddVoter(ctx, *p, next.seen))
 	}
 	for _, id := range next.forget {
@@ -152,7 +152,7 @@ func (s *Steward) act(ctx context.Context, next step) {
 
 func (s *Steward) report(what string, err error) {
 	if err != nil {
-		s.node.cfg.Logger.Info("a change of members will be tried again", "what", what, "error", err)
+		s.node.cfg.Logger.Info("change of members failed; trying again", "what", what, "error", err)
 	}
 }
 
@@ -167,7 +167,8 @@ type JoinRequest struct {
 // wrap wire.ErrForeignCluster (by the caller), ErrNotMember, ErrMemberConflict, NotLeaderError or those of Propose.
 func (s *Steward) Join(ctx context.Context, req JoinRequest) error {
 	if m := &req.Manager; m.Raft == "" || m.ID == "" || m.Name == "" || strings.Contains(m.ID+m.Raft, "@") {
-		return fmt.Errorf("%w: id %q, name %q and Raft address %q must be given, without @", ErrMemberConflict, m.ID, m.Name,
+		return fmt.Errorf("%w: id %q, name %q and Raft address %q must not be empty or contain "+
+			"@", ErrMemberConflict, m.ID, m.Name,
 			m.Raft)
 	}
 	if err := statecontext.CheckManager(&req.Manager); err != nil { // check it before it becomes a member
@@ -195,7 +196,8 @@ func (s *Steward) Join(ctx context.Context, req JoinRequest) error {
 		err = res.Err()
 	}
 	if err != nil && changed && !errors.Is(err, ErrNotLeader) { // a retry is fine, but "nothing was done" would be wrong
-		err = fmt.Errorf("%w: %s is a member, and its addresses are not noted: %w", ErrUnknownOutcome, req.Manager.ID, err)
+		err = fmt.Errorf("%w: %s is a member, but its addresses could not be stored: "+
+			"%w", ErrUnknownOutcome, req.Manager.ID, err)
 	}
 	return err
 }
@@ -210,10 +212,10 @@ func (s *Steward) enter(ctx context.Context, req *JoinRequest) (changed bool, er
 	at := slices.IndexFunc(servers, func(s Server) bool { return s.ID == m.ID })
 	switch {
 	case at < 0 && (!req.New || req.Epoch != 0 && req.Epoch != epoch): // this log may lack what that server has applied
-		return false, fmt.Errorf("%w: %s has Raft state, and was removed from cluster %s: delete its data folder, it then "+
+		return false, fmt.Errorf("%w: %s has Raft state but was removed from cluster %s: delete its data folder, it then "+
 			"joins as a new one", ErrNotMember, m.ID, s.node.ClusterID())
 	case at < 0 && m.FormatLevel < level:
-		return false, fmt.Errorf("%w: %s knows format levels up to %d, the cluster is at %d: install a newer version of "+
+		return false, fmt.Errorf("%w: %s supports format levels up to %d, the cluster is at %d: install a newer version of "+
 			"tidemark on it", ErrMemberConflict, m.ID, m.FormatLevel, level)
 	}
 	if m.ID == s.node.ID() && m.Raft != s.node.Addr() { // the leader has its own address right
@@ -244,7 +246,7 @@ func (s *Steward) readdress(ctx context.Context, m Server, addr string) error {
 		}
 	}
 	s.node.Moved(m.ID, addr)
-	s.node.cfg.Logger.Info("a manager has a new address", "server", m.ID, "was", m.Raft, "is", addr)
+	s.node.cfg.Logger.Info("address of a manager has changed", "server", m.ID, "was", m.Raft, "is", addr)
 	m.Raft = addr
 	if m.Voter {
 		return s.node.AddVoter(ctx, m, nil)
@@ -254,28 +256,29 @@ func (s *Steward) readdress(ctx context.Context, m Server, addr string) error {
 
 // twofold returns the error for a second process with a copy of a member's folder.
 func (s *Steward) twofold(id, lives string) error {
-	return fmt.Errorf("%w: server %s lives at %s: two processes have copies of one data folder; stop one and delete its "+
-		"folder", ErrMemberConflict, id, lives)
+	return fmt.Errorf("%w: server %s already runs at %s: two processes have copies of one data folder; stop one and "+
+		"delete its folder", ErrMemberConflict, id, lives)
 }
 
 // add adds a new server as a nonvoter. A server that lost its folder and comes back under a new id replaces its
 // former self, if that leaves a majority.
 func (s *Steward) add(ctx context.Context, servers []Server, fresh Server, name string) error {
 	if len(servers) >= MaxMembers {
-		return fmt.Errorf("%w: the cluster has %d managers, at most %d", ErrMemberConflict, len(servers), MaxMembers)
+		return fmt.Errorf("%w: the cluster has %d managers; the limit is %d", ErrMemberConflict, len(servers), MaxMembers)
 	}
 	here, err := s.formerSelves(ctx, servers, fresh, name)
 	if err != nil {
 		return err
 	}
 	for _, old := range here {
-		s.node.cfg.Logger.Warn("a manager has lost its folder and joins anew; its former self is removed", "was", old.ID,
+		s.node.cfg.Logger.Warn("manager has lost its folder and joins again; its former registration is "+
+			"removed", "was", old.ID,
 			"is", fresh.ID)
 		if _, err := s.remove(ctx, old.ID, false, nil); err != nil {
-			return fmt.Errorf("%w: %s lost its data and has to be removed first: %w", ErrMemberConflict, old.ID, err)
+			return fmt.Errorf("%w: %s lost its data and must be removed first: %w", ErrMemberConflict, old.ID, err)
 		}
 	}
-	s.node.cfg.Logger.Info("a new manager joins, without a vote until it has caught up", "server", fresh.ID, "raft",
+	s.node.cfg.Logger.Info("new manager joins, without a vote until it has caught up", "server", fresh.ID, "raft",
 		fresh.Raft)
 	return s.node.AddNonvoter(ctx, fresh, nil)
 }
@@ -298,12 +301,13 @@ func (s *Steward) formerSelves(ctx context.Context, servers []Server, fresh Serv
 	for _, old := range alike {
 		switch {
 		case old.ID == s.node.ID() || answers[old.ID].problem == "":
-			return nil, fmt.Errorf("%w: %s has its name or its address %s, and lives; give the new one others (--id, --raft)",
+			return nil, fmt.Errorf("%w: the running manager %s has the same name or the address %s; give the new one others "+
+				"(--id, --raft)",
 				ErrMemberConflict, old.ID, old.Raft)
 		case old.Raft != fresh.Raft:
 		case !isNamed(old.ID, name):
-			return nil, fmt.Errorf("%w: %s, which does not answer, has its address %s; remove that one first: tidemark cluster "+
-				"remove %s", ErrMemberConflict, old.ID, old.Raft, old.ID)
+			return nil, fmt.Errorf("%w: manager %s, which does not answer, has the address %s; remove it first: tidemark "+
+				"cluster remove %s", ErrMemberConflict, old.ID, old.Raft, old.ID)
 		default:
 			here = append(here, old)
 		}
@@ -338,7 +342,8 @@ func (s *Steward) Find(idOrName string) (Server, error) {
 	case 0:
 		return Server{}, fmt.Errorf("%w as %q; tidemark cluster status lists them", ErrUnknownMember, idOrName)
 	}
-	return Server{}, fmt.Errorf("%w: %q is the name of several, say which: %s, %s", ErrMemberConflict, idOrName,
+	return Server{}, fmt.Errorf("%w: several managers have the name %q; use the server id: %s, "+
+		"%s", ErrMemberConflict, idOrName,
 		found[0].ID, found[1].ID)
 }
 
@@ -365,7 +370,7 @@ func (s *Steward) Remove(ctx context.Context, id string, force bool,
 	if errors.Is(err, ErrBusy) { // something was done already
 		err = fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 	}
-	return also, fmt.Errorf("%w; removed already, for good: %s", err, strings.Join(also, ", "))
+	return also, fmt.Errorf("%w; already removed permanently: %s", err, strings.Join(also, ", "))
 }
 
 func (s *Steward) remove(ctx context.Context, id string, force bool,
@@ -379,14 +384,14 @@ func (s *Steward) remove(ctx context.Context, id string, force bool,
 		voters, alive, need := quorumAfter(all, id)
 		switch {
 		case voters == 0:
-			return also, fmt.Errorf("%w: %s is the only voter; add others first, or end the cluster by stopping it",
+			return also, fmt.Errorf("%w: %s is the only voter; add other managers first, or stop it to end the cluster",
 				ErrQuorumAtRisk, id)
 		case alive < need && !force:
-			return also, fmt.Errorf("%w: without %s there are %d voters, of which %d answer and %d are needed: nothing could "+
-				"be written; %s",
+			return also, fmt.Errorf("%w: without %s there are %d voters, of which %d answer and %d are needed: no write would "+
+				"succeed; %s",
 				ErrQuorumAtRisk, id, voters, alive, need, deadVotersAdvice(all, id))
 		case id == s.node.ID(): // the next leader continues the removal
-			s.node.cfg.Logger.Info("this manager is to be removed and hands leadership on first")
+			s.node.cfg.Logger.Info("this manager is being removed; transferring leadership first")
 			if err := s.node.TransferLeadership(ctx); err != nil {
 				return also, err
 			}
@@ -396,8 +401,8 @@ func (s *Steward) remove(ctx context.Context, id string, force bool,
 		}
 		dead := silent(all, id)
 		if dead == "" {
-			return also, fmt.Errorf("%w: of the %d voters besides %s only %d answer: nothing can be changed any more; bring "+
-				"others back or, if their folders are lost for ever, run tidemark cluster recover",
+			return also, fmt.Errorf("%w: of the %d voters besides %s only %d answer: no change can be committed; bring "+
+				"the others back or, if their folders are lost, run tidemark cluster recover",
 				ErrQuorumAtRisk, voters, id, alive)
 		}
 		voters, alive, need = quorumAfter(all, dead)
@@ -468,7 +473,7 @@ func (s *Steward) write(ctx context.Context, note func(context.Context) error) (
 
 // errNotBegun returns the error for a caller whose time ended before the members were changed.
 func errNotBegun(ctx context.Context) error {
-	return fmt.Errorf("%w: it was not known in time which members store what is written: %w", ErrBusy, ctx.Err())
+	return fmt.Errorf("%w: the check which members store writes did not finish in time: %w", ErrBusy, ctx.Err())
 }
 
 // Gone reports whether a server is certainly not a member any more, so that even a leader elected now agrees.
@@ -478,7 +483,7 @@ func (s *Steward) Gone(ctx context.Context, id string) (bool, error) {
 		return false, err
 	}
 	if err := s.node.Barrier(ctx); err != nil {
-		return false, fmt.Errorf("whether %s is removed: %w", id, err)
+		return false, fmt.Errorf("checking whether %s is removed: %w", id, err)
 	}
 	return true, nil
 }
@@ -491,14 +496,14 @@ func deadVotersAdvice(all []Sighting, but string) string {
 			dead = append(dead, m.ID)
 		}
 	}
-	return fmt.Sprintf("%s does not answer, or stores nothing, as its disk is full or hangs: bring it back, or remove it "+
+	return fmt.Sprintf("%s does not answer, or its disk is full or hangs: repair and restart it, or remove it "+
 		"first (tidemark cluster remove %s); --yes-lose-data removes such voters too",
 		strings.Join(dead, ", "), dead[0])
 }
 
 // end removes a member.
 func (s *Steward) end(ctx context.Context, id string, voters, alive, need int) error {
-	s.node.cfg.Logger.Warn("a manager is removed", "server", id, "voters_left", voters, "alive", alive, "needed", need)
+	s.node.cfg.Logger.Warn("manager removed", "server", id, "voters_left", voters, "alive", alive, "needed", need)
 	if err := s.node.RemoveServer(ctx, id, nil); err != nil {
 		return err
 	}

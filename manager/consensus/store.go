@@ -101,7 +101,7 @@ func (st *storage) covers(p position) bool {
 }
 
 func inUse(path string) error {
-	return fmt.Errorf("%w: %s is locked by another process; stop that one or choose another data directory", ErrInUse,
+	return fmt.Errorf("%w: %s is locked by another process; stop that process or choose another data directory", ErrInUse,
 		path)
 }
 
@@ -115,7 +115,8 @@ func (st *storage) serverID() (raft.ServerID, error) {
 		return "", err
 	}
 	if has, err := raft.HasExistingState(st.logs, st.store, st.snaps); err != nil || has {
-		return "", errors.Join(fmt.Errorf("there is Raft state but no server id: the directory was put together from parts"),
+		return "", errors.Join(fmt.Errorf("the directory has Raft state but no server id: it was assembled from parts of "+
+			"others"),
 			err)
 	}
 	var suffix [suffixBytes]byte
@@ -241,7 +242,7 @@ func (r *recorder) SetUint64(key []byte, value uint64) error {
 		if err == nil || !slices.Equal(key, currentTermKey) {
 			return err
 		}
-		r.disk.cfg.Logger.Error("the term cannot be stored; this node takes no part until it can", "term", value, "error",
+		r.disk.cfg.Logger.Error("term cannot be stored; this node does not vote until it can", "term", value, "error",
 			err)
 		rest := time.NewTimer(termRetry)
 		select {
@@ -280,7 +281,7 @@ func sum(l *raft.Log, extensions []byte) uint32 {
 // unseal verifies a stored entry and removes its checksum. Entries written by versions without checksums have none.
 func unseal(l *raft.Log, index uint64) error {
 	if l.Index != index {
-		return fmt.Errorf("%w: log entry %d says that it is entry %d", ErrDamaged, index, l.Index)
+		return fmt.Errorf("%w: log entry %d has the index %d", ErrDamaged, index, l.Index)
 	}
 	if len(l.Extensions) == 0 {
 		return nil
@@ -292,7 +293,7 @@ func unseal(l *raft.Log, index uint64) error {
 	own := l.Extensions[:len(l.Extensions)-sumBytes]
 	want := binary.LittleEndian.Uint32(l.Extensions[len(own):])
 	if got := sum(l, own); got != want {
-		return fmt.Errorf("%w: log entry %d of term %d: checksum %08x, want %08x: a bit has changed since it was written",
+		return fmt.Errorf("%w: log entry %d of term %d: checksum %08x, want %08x: the entry was changed after it was written",
 			ErrDamaged, index, l.Term, got, want)
 	}
 	if l.Extensions = own; len(own) == 0 {

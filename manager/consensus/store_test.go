@@ -175,15 +175,15 @@ func TestExamine(t *testing.T) {
 		{"all snapshots", edit("snapshots/*/state.bin", func(b []byte) []byte { b[len(b)/2] ^= 1; return b }),
 			"state snapshot"},
 		{"all descriptions", edit("snapshots/*/meta.json", func(b []byte) []byte { return b[:len(b)/2] }), "state snapshot"},
-		{"an index in a description", edit("snapshots/*/meta.json", func(b []byte) []byte { return bytes.Replace(b, []byte(`"Index":`), []byte(`"Index":1`), 1) }), "its description is of"},
+		{"an index in a description", edit("snapshots/*/meta.json", func(b []byte) []byte { return bytes.Replace(b, []byte(`"Index":`), []byte(`"Index":1`), 1) }), "its description belongs to"},
 		{"the newest snapshot, the log does not reach back", func(t *testing.T, dir string) {
 			edit(filepath.Join(newest(t, dir), "state.bin"), func(b []byte) []byte { b[len(b)/2] ^= 1; return b })(t, dir)
-		}, "the entries between are missing"},
+		}, "the entries in between are missing"},
 		{"the snapshots are gone", func(t *testing.T, dir string) { os.RemoveAll(filepath.Join(dir, "snapshots")) },
-			"the entries between are missing"},
+			"the entries in between are missing"},
 		{"the log is gone", func(t *testing.T, dir string) { os.Remove(filepath.Join(dir, "raft.db")) },
-			"put together from parts"},
-		{"the log is empty", edit("raft.db", func([]byte) []byte { return nil }), "put together from parts"},
+			"assembled from parts"},
+		{"the log is empty", edit("raft.db", func([]byte) []byte { return nil }), "assembled from parts"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -206,8 +206,8 @@ func TestExamine(t *testing.T) {
 			if !errors.Is(err, ErrStore) || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), dir) {
 				t.Errorf("got %v, want %s", err, tc.want)
 			}
-			if !strings.Contains(tc.want, "parts") && !strings.Contains(err.Error(), "Way out") {
-				t.Errorf("no way out: %v", err)
+			if !strings.Contains(tc.want, "parts") && !strings.Contains(err.Error(), "Remedy") {
+				t.Errorf("no remedy: %v", err)
 			}
 		})
 	}

@@ -250,7 +250,7 @@ func (a address) String() string  { return string(a) }
 func (s *stream) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	id, addr, ok := strings.Cut(string(to), "@")
 	if !ok {
-		return nil, fmt.Errorf("%w: address %q names no server id", ErrConfig, to)
+		return nil, fmt.Errorf("%w: address %q has no server id", ErrConfig, to)
 	}
 	s.mu.Lock()
 	if newer := s.moved[id]; newer != "" {
@@ -276,8 +276,8 @@ func (s *stream) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, e
 
 // Log messages about refusals.
 const (
-	refusesThis = "another node does not talk to this one"
-	wasRefused  = "a node was refused"
+	refusesThis = "another manager refuses connections of this one"
+	wasRefused  = "connection of a manager refused"
 )
 
 // complain logs a refusal by or of a server, once as long as the reason stays the same.
@@ -305,7 +305,7 @@ func (s *stream) greet(conn net.Conn, id string, timeout time.Duration) error {
 	}
 	answer, err := readWelcome(conn)
 	if err != nil {
-		return fmt.Errorf("no answer to the greeting: %w", err)
+		return fmt.Errorf("no answer to the handshake: %w", err)
 	}
 	s.notePeer(answer.rest) // even if it refuses: this server may have been removed, and has to find out
 	if answer.refusal != "" {
@@ -387,7 +387,7 @@ func (g *guarded) receive() error {
 	}
 	answer := g.stream.answer(who)
 	if _, err := g.Write(answer.encode()); err != nil {
-		return fmt.Errorf("greeting: %w", err)
+		return fmt.Errorf("handshake: %w", err)
 	}
 	if answer.refusal != "" {
 		g.stream.complain(wasRefused, who.id, "from", hostOf(g.RemoteAddr()), "reason", answer.refusal)
@@ -433,19 +433,19 @@ func readWelcome(r io.Reader) (w welcome, err error) {
 func readGreeting(r io.Reader) (who greeting, err error) {
 	var head [5]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return greeting{}, fmt.Errorf("greeting: %w", err)
+		return greeting{}, fmt.Errorf("handshake: %w", err)
 	}
 	if string(head[:4]) != greetingMagic || head[4] != greetingVersion {
-		return greeting{}, fmt.Errorf("greeting %q: not a manager of this version", head[:])
+		return greeting{}, fmt.Errorf("handshake %q: not a manager of this version", head[:])
 	}
 	for _, text := range [...]*string{&who.cluster, &who.wants, &who.id} {
 		if *text, err = readShort(r); err != nil {
-			return greeting{}, fmt.Errorf("greeting: %w", err)
+			return greeting{}, fmt.Errorf("handshake: %w", err)
 		}
 	}
 	var epoch [8]byte
 	if _, err := io.ReadFull(r, epoch[:]); err != nil {
-		return greeting{}, fmt.Errorf("greeting: %w", err)
+		return greeting{}, fmt.Errorf("handshake: %w", err)
 	}
 	who.epoch = binary.BigEndian.Uint64(epoch[:])
 	return who, nil
@@ -465,13 +465,14 @@ func (s *stream) judge(who greeting) string {
 	own := s.clusterID()
 	switch {
 	case who.wants != s.id:
-		return fmt.Sprintf("this is server %.60s, you want %.60s: it may have lost its data; remove the old server from "+
+		return fmt.Sprintf("this is server %.60s, not %.60s: the latter may have lost its data; remove it from "+
 			"the cluster", s.id, who.wants)
 	case own != "" && who.cluster != "" && who.cluster != own:
-		return fmt.Sprintf("this is %.40s of cluster %.40s, you are %.40s of cluster %.40s", s.id, own, who.id, who.cluster)
+		return fmt.Sprintf("this is server %.40s of cluster %.40s, the caller is %.40s of cluster "+
+			"%.40s", s.id, own, who.id, who.cluster)
 	case who.epoch < s.epoch() && !s.member(who.id):
-		return fmt.Sprintf("this cluster was recovered without %.60s (epoch %d, you have %d): wipe its data folder, it "+
-			"then joins as a new one", who.id, s.epoch(), who.epoch)
+		return fmt.Sprintf("this cluster was recovered without %.60s (epoch %d, the caller has %d): delete its data "+
+			"folder, it then joins as a new one", who.id, s.epoch(), who.epoch)
 	}
 	return ""
 }

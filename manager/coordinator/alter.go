@@ -98,7 +98,7 @@ func (c *Coordinator) isNew(res *statecontext.Result) bool { return !res.Replaye
 // sayMoves logs the rebalance that an ALTER INDEX has begun; start is nil if there is none.
 func (c *Coordinator) sayMoves(start *statecontext.StartRebalance, res *statecontext.Result) {
 	if start != nil && c.isNew(res) {
-		c.cfg.Logger.Info("a rebalance begins", "rebalance", res.Number, "cause", start.Cause, "steps", len(start.Steps))
+		c.cfg.Logger.Info("rebalance starts", "rebalance", res.Number, "cause", start.Cause, "steps", len(start.Steps))
 	}
 }
 
@@ -126,7 +126,7 @@ func (c *Coordinator) toAlter(ctx context.Context, id index.ID, name *stateconte
 func alterable(s *statecontext.State, x *statecontext.Index, id index.ID) error {
 	if x == nil || x.Definition.State == index.Dropping {
 		return &statecontext.Rejection{Code: errcode.UnknownIndex,
-			Message: fmt.Sprintf("no index has id %d; it may have been dropped", id)}
+			Message: fmt.Sprintf("there is no index with id %d; it may have been dropped", id)}
 	}
 	if core.BucketGone(s, &x.Definition) {
 		return &statecontext.Rejection{Code: errcode.BucketGone,
@@ -162,8 +162,8 @@ func (c *Coordinator) moves(cluster *rebalance.Cluster, x *statecontext.Index, b
 	start.Steps, left = core.Begun(p, func(y *rebalance.Step) bool { return y.Index == d.ID && wanted(cluster, y) })
 	if left > 0 { // nothing would move them later
 		return &statecontext.Rejection{Code: errcode.LimitExceeded, Message: fmt.Sprintf("ALTER INDEX %s/%s to these "+
-			"indexers moves %d copies, and one rebalance begins %d; name fewer new indexers, beside some of those that have "+
-			"copies, and the rest when they have moved; or lower num_replica before, and raise it afterwards",
+			"indexers moves %d copies; one rebalance may move %d; name fewer new indexers, together with some that already "+
+			"have copies, and the rest in a second statement; or lower num_replica first, and raise it afterwards",
 			d.Keyspace(), d.Name, len(start.Steps)+left, rebalance.MaxBegun)}
 	}
 	if len(start.Steps) > 0 {
@@ -222,8 +222,8 @@ func alteration(cluster *rebalance.Cluster, x *statecontext.Index, req *AlterReq
 func without(d *index.Definition, replica int, c *statecontext.AlterIndex) error {
 	if replica > int(d.Replicas) || replica < 0 || d.Replicas == 0 {
 		return &statecontext.Rejection{Code: errcode.InvalidArgument, Message: fmt.Sprintf(
-			"index %s has num_replica %d, so its copies are the replicas 0 to %d; %d cannot be dropped, nor the only one: "+
-				"DROP INDEX drops that", d.Name, d.Replicas, d.Replicas, replica)}
+			"index %s has num_replica %d, so its copies are the replicas 0 to %d; replica %d cannot be dropped, nor the only "+
+				"one: use DROP INDEX for that", d.Name, d.Replicas, d.Replicas, replica)}
 	}
 	c.Drop, c.Replicas = []partition.Replica{partition.Replica(replica)}, d.Replicas-1
 	return nil
@@ -237,7 +237,7 @@ func (c *Coordinator) keeps(ctx context.Context, l *term, x *statecontext.Index,
 	}
 	return c.untilKnown(ctx, func(bool) error {
 		q := &core.LackingQuery{Index: x, Drop: body.Drop, Reply: make(chan core.Lacking, 1)}
-		lacks, err := ask(ctx, l, "what the other replicas have", q, q.Reply)
+		lacks, err := ask(ctx, l, "copies of the other replicas", q, q.Reply)
 		if err != nil {
 			return err
 		}
@@ -249,11 +249,11 @@ func (c *Coordinator) keeps(ctx context.Context, l *term, x *statecontext.Index,
 func refusal(a *core.Lacking, d *index.Definition) error {
 	switch {
 	case len(a.Slices) > 0:
-		return fmt.Errorf("%w: without what is to be dropped, no indexer that lives has a whole copy of slice %d of index "+
-			"%s/%s (%d slices in all); wait until the other replicas are filled, or bring their indexers back",
+		return fmt.Errorf("%w: without the copies to be dropped, no running indexer has a complete copy of slice %d of "+
+			"index %s/%s (%d such slices); wait until the other replicas are filled, or restart their indexers",
 			ErrLastCopies, a.Slices[0], d.Keyspace(), d.Name, len(a.Slices))
 	case len(a.Unsure) > 0:
-		return fmt.Errorf("%w: whether an indexer that stays has a whole copy of slice %d of index %s/%s (%d slices in all)",
+		return fmt.Errorf("%w: whether a remaining indexer has a complete copy of slice %d of index %s/%s (%d such slices)",
 			ErrNotKnown, a.Unsure[0], d.Keyspace(), d.Name, len(a.Unsure))
 	}
 	return nil
@@ -265,7 +265,7 @@ func onto(cluster *rebalance.Cluster, d *index.Definition, nodes []string, c *st
 		func(n rebalance.Node) bool { return n.Role != rebalance.Serving })
 	allowed, err := rebalance.Allowed(serving, nodes)
 	if err == nil && len(allowed) <= int(c.Replicas) {
-		err = fmt.Errorf("%w: num_replica %d needs %d indexers, %d are named", rebalance.ErrTooFewNodes, c.Replicas,
+		err = fmt.Errorf("%w: num_replica %d needs %d indexers, the statement names %d", rebalance.ErrTooFewNodes, c.Replicas,
 			c.Replicas+1, len(allowed))
 	}
 	c.Nodes = nodes
@@ -294,7 +294,7 @@ func further(cluster *rebalance.Cluster, d *index.Definition, replicas int, c *s
 		}
 	}
 	if want := cluster.Indexes[at].Slices * (replicas - int(d.Replicas)); len(c.Add) != want {
-		return fmt.Errorf("%w: num_replica %d needs %d indexers that live and may hold index %s; lower num_replica or add "+
+		return fmt.Errorf("%w: num_replica %d needs %d running indexers that may hold index %s; lower num_replica or add "+
 			"indexers",
 			rebalance.ErrTooFewNodes, replicas, replicas+1, d.Name)
 	}

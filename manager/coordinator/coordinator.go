@@ -146,9 +146,9 @@ func (c *Coordinator) DefaultSource() stability.Source { return c.cfg.Settings.S
 func New(cfg Config) (*Coordinator, error) {
 	switch {
 	case cfg.Consensus == nil || cfg.Machine == nil || cfg.Projectors == nil || cfg.Indexers == nil:
-		return nil, fmt.Errorf("%w: consensus, machine, projectors and indexers are needed", ErrConfig)
+		return nil, fmt.Errorf("%w: consensus, machine, projectors and indexers are required", ErrConfig)
 	case cfg.REST == "":
-		return nil, fmt.Errorf("%w: components must be told this manager's REST address", ErrConfig)
+		return nil, fmt.Errorf("%w: this manager's REST address, which components need, is empty", ErrConfig)
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
@@ -179,7 +179,7 @@ func (c *Coordinator) Run(ctx context.Context, term uint64) error {
 		if !errors.Is(err, errRestored) || ctx.Err() != nil {
 			return err
 		}
-		c.cfg.Logger.Info("the state was restored: duties begin anew", "term", term)
+		c.cfg.Logger.Info("state was restored from a backup: coordination restarts", "term", term)
 	}
 }
 

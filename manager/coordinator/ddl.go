@@ -24,7 +24,7 @@ var (
 	// ErrVBuckets is wrapped when a bucket has more vbuckets than timestamp.MaxVBuckets.
 	ErrVBuckets = errors.New("too many vbuckets")
 	// ErrNoProjector is wrapped when no projector could tell whether a bucket exists.
-	ErrNoProjector = errors.New("no projector can say whether KV has the bucket")
+	ErrNoProjector = errors.New("no projector could check whether KV has the bucket")
 	// ErrUnknownCollection is wrapped when KV has no such collection.
 	ErrUnknownCollection = errors.New("no such collection")
 )
@@ -125,7 +125,7 @@ func (c *Coordinator) place(ctx context.Context, t *term, d *index.Definition) (
 	if err := t.post(ctx, p); err != nil {
 		return nil, nil, err
 	}
-	a, err := await(ctx, t, "places for the copies", p.Reply)
+	a, err := await(ctx, t, "choosing indexers for the copies", p.Reply)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", core.ErrBusy, err)
 	}
@@ -303,7 +303,7 @@ func (c *Coordinator) findBucket(ctx context.Context, l *term, name string) (*st
 	seen := s.Seen(name)
 	if _, err := c.proposeFor(ctx, &statecontext.SetBucket{Name: name, UUID: found.UUID, VBuckets: found.VBuckets,
 		Seen: &seen}); err != nil && !errors.Is(err, errcode.GenerationMismatch) { // registered meanwhile
-		return nil, fmt.Errorf("making bucket %q known: %w", name, err)
+		return nil, fmt.Errorf("registering bucket %q: %w", name, err)
 	}
 	b := c.cfg.Consensus.State().Bucket(name)
 	if b == nil || b.Gone {
@@ -375,7 +375,7 @@ type unknownBucket struct {
 func (e *unknownBucket) Error() string {
 	text := fmt.Sprintf("%v: no KV node has a bucket %q", core.ErrUnknownBucket, e.bucket)
 	if len(e.unasked) > 0 {
-		text += fmt.Sprintf("; %d of %d could not be asked: %s", len(e.unasked), e.asked, shorten(e.unasked))
+		text += fmt.Sprintf("; %d of %d projectors did not answer: %s", len(e.unasked), e.asked, shorten(e.unasked))
 	}
 	return text
 }
@@ -390,8 +390,9 @@ func definite(err error) error {
 	if !errors.As(err, &unknown) || len(unknown.unasked) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w %q: %d of %d could not be asked, and the others' KV nodes have none: %s; start them, or remove "+
-		"those that are gone for good", ErrNoProjector, unknown.bucket, len(unknown.unasked), unknown.asked,
+	return fmt.Errorf("%w %q: %d of %d projectors did not answer, and the others' KV nodes have no such bucket: %s; "+
+		"start them, or remove those that are lost "+
+		"permanently", ErrNoProjector, unknown.bucket, len(unknown.unasked), unknown.asked,
 		shorten(unknown.unasked))
 }
 
@@ -498,14 +499,14 @@ func judgeBucket(name string, answers []bucketAnswer) (*wire.BucketReply, error)
 	}
 	switch {
 	case len(answers) == 0:
-		return nil, fmt.Errorf("%w %q: none is registered; start a projector", ErrNoProjector, name)
+		return nil, fmt.Errorf("%w %q: no projector is registered; start one", ErrNoProjector, name)
 	case vbuckets != nil:
 		return nil, fmt.Errorf("%w: %s", ErrVBuckets, vbuckets.Detail)
 	case unknown > 0:
 		slices.Sort(unasked)
 		return nil, &unknownBucket{bucket: name, asked: len(answers), unasked: unasked}
 	}
-	return nil, fmt.Errorf("%w %q: %d asked, none answered: %w", ErrNoProjector, name, len(answers), last)
+	return nil, fmt.Errorf("%w %q: none of %d projectors answered: %w", ErrNoProjector, name, len(answers), last)
 }
 
 // agreed returns the bucket that projectors have found, nil for none; it returns an error if they found different
@@ -518,8 +519,9 @@ func agreed(name string, answers []bucketAnswer) (found *wire.BucketReply, err e
 		case found == nil:
 			found, by = a.found, a.from
 		case a.found.UUID != found.UUID:
-			return nil, fmt.Errorf("%w %q: %s says that its uuid is %s, %s that it is %s: it was just made anew, or one of "+
-				"them stands at another KV cluster; stop that one, and remove it", ErrNoProjector, name, by, found.UUID, a.from,
+			return nil, fmt.Errorf("%w %q: projector %s reports its uuid as %s, %s as %s: the bucket was just created again, "+
+				"or one of the two is connected to another KV cluster; stop and remove that "+
+				"projector", ErrNoProjector, name, by, found.UUID, a.from,
 				a.found.UUID)
 		}
 	}

@@ -127,7 +127,7 @@ func TestRulesAreKept(t *testing.T) {
 		}
 		back := core.ExprRules{Lowest: 1, Highest: 1}
 		if said := back.Outdated(w.log.State().Definition(fresh.ID)); !strings.Contains(said,
-			fmt.Sprintf("rules %d, projectors evaluate by 1", expression.Rules)) {
+			fmt.Sprintf("rules %d, projectors use 1", expression.Rules)) {
 			t.Errorf("after a step back: %q", said)
 		}
 	})

@@ -40,10 +40,10 @@ func TestHotRangesAreCutWhereTheyAreHot(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.until("one key is hot", 20*splitAfter, func() bool {
-			return strings.Contains(w.waits(o.ID), "slice 1: 97 % of what is written and read has one leading key")
+			return strings.Contains(w.waits(o.ID), "slice 1: 97 % of the writes and reads have one leading key")
 		})
 		cut.Store(&partition.Cuts{Largest: 0.3, Of: 10, Values: []json.RawMessage{json.RawMessage(`"x"`)}})
-		w.until("too little is known", 20*splitAfter, func() bool { return strings.Contains(w.waits(o.ID), "say nothing") })
+		w.until("too little is known", 20*splitAfter, func() bool { return strings.Contains(w.waits(o.ID), "are needed") })
 		if n := w.log.counted("*statecontext.SplitIndex"); n != 0 {
 			t.Errorf("%d splits", n)
 		}

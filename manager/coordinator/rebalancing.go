@@ -17,7 +17,7 @@ import (
 
 var (
 	// ErrBalanced is wrapped when a requested rebalance has nothing to move.
-	ErrBalanced = errors.New("nothing has to move")
+	ErrBalanced = errors.New("no copy has to move")
 	// ErrUnknownRebalance is wrapped when no rebalance has the id.
 	ErrUnknownRebalance = errors.New("no such rebalance")
 )
@@ -101,8 +101,8 @@ func (r *RebalanceRequest) asPlanned() error {
 	case len(r.Remove) == 0 && len(r.Keep) == 0:
 		r.Remove, r.Keep = p.Remove, p.Keep
 	case !slices.Equal(r.Remove, p.Remove) || !slices.Equal(r.Keep, p.Keep):
-		return fmt.Errorf("%w: the plan was made with remove %.200q and keep %.200q, the request has %.200q and %.200q; "+
-			"plan anew with these", rebalance.ErrInput, p.Remove, p.Keep, r.Remove, r.Keep)
+		return fmt.Errorf("%w: the plan was made with remove %.200q and keep %.200q, but the request has %.200q and %.200q; "+
+			"make a new plan with these", rebalance.ErrInput, p.Remove, p.Keep, r.Remove, r.Keep)
 	}
 	return nil
 }
@@ -167,7 +167,8 @@ func (c *Coordinator) begin(ctx context.Context, cluster *rebalance.Cluster, p *
 	left := 0
 	start.Steps, left = core.Begun(p, func(y *rebalance.Step) bool { return wanted(cluster, y) })
 	if len(start.Steps) == 0 && len(p.Left) > 0 {
-		return 0, fmt.Errorf("%w: what else would is being split: %.1000q", ErrBalanced, p.Left)
+		return 0, fmt.Errorf("%w: the only copies that would are of indexes that are being split: "+
+			"%.1000q", ErrBalanced, p.Left)
 	}
 	if len(start.Steps) == 0 {
 		return 0, fmt.Errorf("%w: %.1000s", ErrBalanced, whyBalanced(p))
@@ -177,17 +178,17 @@ func (c *Coordinator) begin(ctx context.Context, cluster *rebalance.Cluster, p *
 		err = res.Err()
 	}
 	if err == nil {
-		c.cfg.Logger.Info("a rebalance begins", "rebalance", res.Number, "cause", req.Cause, "steps", len(start.Steps),
+		c.cfg.Logger.Info("rebalance starts", "rebalance", res.Number, "cause", req.Cause, "steps", len(start.Steps),
 			"for_the_next", left)
 	}
 	return res.Number, err
 }
 
-// whyBalanced says why a plan moves nothing.
+// whyBalanced returns why a plan moves nothing.
 func whyBalanced(p *rebalance.Plan) string {
-	why := "each indexer that serves has its share"
+	why := "the copies are balanced over all active indexers"
 	if len(p.Shut) > 0 {
-		why = "each indexer that may get copies has its share"
+		why = "the copies are balanced over all indexers that may get some"
 	}
 	for _, n := range p.Shut {
 		why += "; " + n.Name + " gets none: " + n.Why
@@ -227,5 +228,5 @@ func (c *Coordinator) clusterNow(ctx context.Context, t *term) (*rebalance.Clust
 	if c.rehearses {
 		q.State = c.cfg.Consensus.State()
 	}
-	return ask(ctx, t, "what a plan is made of", q, q.Reply)
+	return ask(ctx, t, "data of a plan", q, q.Reply)
 }

@@ -19,7 +19,7 @@ import (
 // rebalanced waits until no rebalance is running and no copy is leaving, and returns the number of copies by node.
 func (w *world) rebalanced(limit time.Duration) map[index.NodeID]int {
 	w.t.Helper()
-	w.until("the rebalance is over", limit, func() bool {
+	w.until("rebalance is over", limit, func() bool {
 		s := w.log.State()
 		if s.RebalanceUnderWay() != nil {
 			return false
@@ -650,7 +650,7 @@ func TestRebalanceBesideASplit(t *testing.T) {
 		w.until("the split ends", 5*time.Minute, func() bool {
 			return w.log.State().IndexByName("world", "lone").Definition.ID == next.ID
 		})
-		w.until("the rebalance is over", 30*time.Minute, func() bool { return w.log.State().RebalanceUnderWay() == nil })
+		w.until("rebalance is over", 30*time.Minute, func() bool { return w.log.State().RebalanceUnderWay() == nil })
 		if r := w.log.State().Rebalance(id); r.Phase != statecontext.RebalanceFinished || r.GivenUp == 0 ||
 			r.Done+r.GivenUp != r.Steps {
 			t.Errorf("%+v", r)
@@ -660,11 +660,11 @@ func TestRebalanceBesideASplit(t *testing.T) {
 
 // TestNothingMovesByName checks that a rebalance that has nothing to move names the indexers that get no copies.
 func TestNothingMovesByName(t *testing.T) {
-	if why := whyBalanced(&rebalance.Plan{}); why != "each indexer that serves has its share" {
+	if why := whyBalanced(&rebalance.Plan{}); why != "the copies are balanced over all active indexers" {
 		t.Error(why)
 	}
 	p := &rebalance.Plan{Shut: []rebalance.Shut{{Name: "i2", Why: "its disk hangs"}, {Name: "i3", Why: "no room"}}}
-	want := "each indexer that may get copies has its share; i2 gets none: its disk hangs; i3 gets none: no room"
+	want := "the copies are balanced over all indexers that may get some; i2 gets none: its disk hangs; i3 gets none: no room"
 	if why := whyBalanced(p); why != want {
 		t.Errorf("%q, want %q", why, want)
 	}

@@ -25,10 +25,11 @@ func (c *Coordinator) RegisterIndexer(ctx context.Context, req *wire.RegisterInd
 	}
 	e := &req.Endpoint
 	if e.UUID == "" || e.BootID == "" || e.Admin == "" || e.Maintenance == "" {
-		return nil, fmt.Errorf("%w: uuid, boot id, admin address and data addresses are needed", ErrRegistration)
+		return nil, fmt.Errorf("%w: uuid, boot id, admin address and data addresses are required", ErrRegistration)
 	}
 	if len(e.Zone) > wire.MaxZone || e.Capacity > wire.MaxCapacity {
-		return nil, fmt.Errorf("%w: a zone of %d bytes and a capacity of %d; at most %d and %d", ErrRegistration, len(e.Zone),
+		return nil, fmt.Errorf("%w: a zone of %d bytes and a capacity of %d; the limits are %d and "+
+			"%d", ErrRegistration, len(e.Zone),
 			e.Capacity, wire.MaxZone, wire.MaxCapacity)
 	}
 	if err := l.admit(ctx, req.ClusterID, &core.Registering{UUID: e.UUID, Boot: e.BootID, Addr: e.Admin}); err != nil {
@@ -52,7 +53,7 @@ func (c *Coordinator) RegisterProjector(ctx context.Context, req *wire.RegisterP
 	}
 	e := &req.Endpoint
 	if e.ID == "" || e.BootID == "" || e.Admin == "" {
-		return nil, fmt.Errorf("%w: id, boot id and admin address are needed", ErrRegistration)
+		return nil, fmt.Errorf("%w: id, boot id and admin address are required", ErrRegistration)
 	}
 	if err := l.admit(ctx, req.ClusterID, &core.Registering{Projector: e.ID, Boot: e.BootID, Addr: e.Admin}); err != nil {
 		return nil, err
@@ -71,14 +72,14 @@ func (c *Coordinator) LeaveProjector(ctx context.Context, req *wire.LeaveProject
 		return err
 	}
 	if req.ID == "" || req.BootID == "" {
-		return fmt.Errorf("%w: id and boot id are needed", ErrRegistration)
+		return fmt.Errorf("%w: id and boot id are required", ErrRegistration)
 	}
 	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
 		return err
 	}
 	s := c.cfg.Consensus.State()
 	if own := s.ClusterID(); req.ClusterID != own {
-		return fmt.Errorf("%w: it belongs to %q, this is %q", wire.ErrForeignCluster, req.ClusterID, own)
+		return fmt.Errorf("%w: the component belongs to cluster %q, this is %q", wire.ErrForeignCluster, req.ClusterID, own)
 	}
 	if p := s.Projector(req.ID); p == nil || p.BootID != req.BootID {
 		return nil // without a command: such requests may repeat
@@ -108,10 +109,10 @@ func (c *Coordinator) proposeUnder(ctx context.Context, req *statecontext.Reques
 // admit rejects foreign clusters and second live processes.
 func (t *term) admit(ctx context.Context, clusterID string, check *core.Registering) error {
 	if own := t.cfg.Consensus.State().ClusterID(); clusterID != "" && clusterID != own {
-		return fmt.Errorf("%w: it belongs to %q, this is %q", wire.ErrForeignCluster, clusterID, own)
+		return fmt.Errorf("%w: the component belongs to cluster %q, this is %q", wire.ErrForeignCluster, clusterID, own)
 	}
 	check.Reply = make(chan error, 1)
-	conflict, err := ask(ctx, t, "whether its former process lives", core.Input(check), check.Reply)
+	conflict, err := ask(ctx, t, "checking whether its former process is running", core.Input(check), check.Reply)
 	if err != nil {
 		return err
 	}
@@ -149,7 +150,7 @@ func (c *Coordinator) handleReport(ctx context.Context, clusterID string, in cor
 		return nil, err
 	}
 	if own := c.cfg.Consensus.State().ClusterID(); clusterID != "" && clusterID != own {
-		return nil, fmt.Errorf("%w: the report is of %q, this is %q", wire.ErrForeignCluster, clusterID, own)
+		return nil, fmt.Errorf("%w: the report is for cluster %q, this is %q", wire.ErrForeignCluster, clusterID, own)
 	}
 	if err := l.post(ctx, in); err != nil {
 		return nil, err

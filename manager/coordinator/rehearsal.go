@@ -24,7 +24,7 @@ func (c *Coordinator) Rehearse(ctx context.Context) (r *Coordinator, end func(),
 	select {
 	case c.rehearsing <- struct{}{}:
 	case <-ctx.Done():
-		return nil, nil, fmt.Errorf("%w: %d other dry runs are under way: %w", core.ErrBusy, mostRehearsals, ctx.Err())
+		return nil, nil, fmt.Errorf("%w: %d other dry runs are running: %w", core.ErrBusy, mostRehearsals, ctx.Err())
 	}
 	end = sync.OnceFunc(func() { <-c.rehearsing })
 	defer func() {

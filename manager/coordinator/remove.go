@@ -19,15 +19,15 @@ var (
 	// ErrUnknownComponent is wrapped when no indexer or projector has the name.
 	ErrUnknownComponent = errors.New("no such node")
 	// ErrAlive is wrapped when the node to remove is alive.
-	ErrAlive = errors.New("the node lives")
+	ErrAlive = errors.New("the node is running")
 	// ErrLastCopies is wrapped when an indexer, or a replica, has the only copies of some slice.
-	ErrLastCopies = errors.New("those are the only copies")
+	ErrLastCopies = errors.New("these are the only copies")
 	// ErrNotKnown is wrapped when the leader cannot tell yet whether data would be lost, because it is new or a bucket
 	// is being rolled back, and indexers have not reported.
-	ErrNotKnown = errors.New("not known yet, as the leader is new or a bucket is being rolled back; nothing was done, " +
-		"try again in a moment")
+	ErrNotKnown = errors.New("the leader cannot decide this yet, as it is new or a bucket is being rolled back; nothing " +
+		"was done, try again in a moment")
 	// ErrAmbiguous is wrapped when several indexers have the name.
-	ErrAmbiguous = errors.New("several indexers have that name")
+	ErrAmbiguous = errors.New("several indexers have this name")
 )
 
 // RemoveIndexerRequest requests that an indexer be removed for good.
@@ -214,17 +214,17 @@ func (r *Removal) refusal(req *RemoveIndexerRequest, whole *core.Others, only *o
 	switch {
 	case r.Indexer.Evicting || req.Force && late:
 	case r.Alive && whole.Silent:
-		return fmt.Errorf("%w: whether indexer %s (node %d) lives", ErrNotKnown, r.Indexer.Name, r.Indexer.Node)
+		return fmt.Errorf("%w: whether indexer %s (node %d) is running", ErrNotKnown, r.Indexer.Name, r.Indexer.Node)
 	case len(only.unsure) > 0 && len(only.sure) == 0 && (anyway || !r.Alive):
-		return fmt.Errorf("%w: whether other indexers have whole copies of what indexer %s (node %d) has of %s",
+		return fmt.Errorf("%w: whether other indexers have complete copies of the slices of indexer %s (node %d): %s",
 			ErrNotKnown, r.Indexer.Name, r.Indexer.Node, shorten(only.unsure))
 	case anyway:
 	case r.Alive:
-		return fmt.Errorf("%w: indexer %s (node %d) was heard lately; stop it first, and wait until it counts as "+
-			"offline, or force it", ErrAlive, r.Indexer.Name, r.Indexer.Node)
+		return fmt.Errorf("%w: indexer %s (node %d) reported recently; stop it first, and wait until it counts as "+
+			"offline, or use force", ErrAlive, r.Indexer.Name, r.Indexer.Node)
 	case len(only.sure) > 0:
-		return fmt.Errorf("%w: indexer %s (node %d) has the only copies of %s; bring it back, or force it: they are "+
-			"then built anew from KV, and cannot be scanned until that is done",
+		return fmt.Errorf("%w: indexer %s (node %d) has the only copies of %s; restart it, or use force: they are "+
+			"then rebuilt from KV, and cannot be scanned until that is done",
 			ErrLastCopies, r.Indexer.Name, r.Indexer.Node, shorten(only.sure))
 	}
 	return nil
@@ -251,7 +251,7 @@ func findIndexer(s *statecontext.State, id string) (*statecontext.Indexer, error
 			continue
 		}
 		if found != nil {
-			return nil, fmt.Errorf("%w: nodes %d and %d are called %s; give the uuid", ErrAmbiguous, found.Node, i.Node, id)
+			return nil, fmt.Errorf("%w: nodes %d and %d have the name %s; give the uuid", ErrAmbiguous, found.Node, i.Node, id)
 		}
 		found = i
 	}
@@ -261,14 +261,15 @@ func findIndexer(s *statecontext.State, id string) (*statecontext.Indexer, error
 	if n, err := strconv.ParseUint(id, 10, 8); err == nil && s.Indexer(index.NodeID(n)) != nil {
 		return s.Indexer(index.NodeID(n)), nil
 	}
-	return nil, fmt.Errorf("%w: no indexer has the uuid, name or node number %q; tidemark cluster status lists them",
+	return nil, fmt.Errorf("%w: there is no indexer with the uuid, name or node number %q; tidemark cluster status "+
+		"lists the indexers",
 		ErrUnknownComponent, id)
 }
 
 // wholeElsewhere asks the Leader which copies on other indexers do not count.
 func wholeElsewhere(ctx context.Context, l *term, s *statecontext.State, node index.NodeID) (core.Others, error) {
 	q := &core.WholeQuery{State: s, Node: node, Reply: make(chan core.Others, 1)}
-	return ask(ctx, l, "what the other indexers have", q, q.Reply)
+	return ask(ctx, l, "copies of the other indexers", q, q.Reply)
 }
 
 // RemoveProjector unregisters a projector and returns how many vbuckets it streamed and whether it is alive. A live
@@ -283,7 +284,8 @@ func (c *Coordinator) RemoveProjector(ctx context.Context, id index.ProjectorID,
 	s := c.cfg.Consensus.State()
 	known := s.Projector(id)
 	if known == nil {
-		return 0, false, fmt.Errorf("%w: no projector has the id %q; tidemark cluster status lists them", ErrUnknownComponent,
+		return 0, false, fmt.Errorf("%w: there is no projector with the id %q; tidemark cluster status lists the "+
+			"projectors", ErrUnknownComponent,
 			id)
 	}
 	if seen := l.gate.shown.Load(); seen != nil {
@@ -294,8 +296,8 @@ func (c *Coordinator) RemoveProjector(ctx context.Context, id index.ProjectorID,
 		}
 	}
 	if alive && !force {
-		return streams, alive, fmt.Errorf("%w: projector %s was heard lately; stop it first, and wait until it counts as "+
-			"offline, or force it", ErrAlive, id)
+		return streams, alive, fmt.Errorf("%w: projector %s reported recently; stop it first, and wait until it counts as "+
+			"offline, or use force", ErrAlive, id)
 	}
 	body := &statecontext.RemoveProjector{ID: id}
 	if !force {

@@ -43,8 +43,8 @@ type RestoreOutcome struct {
 func (req *RestoreRequest) isAgain(r *statecontext.Restored) error {
 	if b := req.Backup; r.FromID != b.ClusterID || r.FromCAS != b.CAS || r.Mode != req.Mode {
 		return &statecontext.Rejection{Code: errcode.RequestMismatch, Message: fmt.Sprintf("the "+
-			"Idempotency-Key was used to restore the backup of cluster %s at cas %d (%s); nothing was done: take another "+
-			"key for this one", r.FromID, r.FromCAS, r.Mode)}
+			"Idempotency-Key was used to restore the backup of cluster %s at cas %d (%s); nothing was done: use another "+
+			"key for this backup", r.FromID, r.FromCAS, r.Mode)}
 	}
 	return nil
 }
@@ -77,7 +77,7 @@ func (c *Coordinator) Restore(ctx context.Context, req RestoreRequest) (RestoreO
 	if err != nil {
 		return RestoreOutcome{}, err
 	}
-	c.cfg.Logger.Warn("a backup was restored", "mode", req.Mode, "of", req.Backup.ClusterID, "cas", req.Backup.CAS,
+	c.cfg.Logger.Warn("backup restored", "mode", req.Mode, "of", req.Backup.ClusterID, "cas", req.Backup.CAS,
 		"epoch", epoch,
 		"kept", plan.Kept, "differing", plan.Differing, "adopted", plan.Adopted, "rebuilt", plan.Rebuilt,
 		"waiting", plan.Waiting, "failed", plan.Failed, "dropped", plan.Dropped)
@@ -122,7 +122,7 @@ func (c *Coordinator) carryRestore(ctx context.Context, req RestoreRequest,
 	defer cancel()
 	// If this fails, leadership is lost, or the restore times out.
 	if _, aborted := c.proposeFor(abort, &statecontext.AbortRestore{ID: req.ID}); aborted != nil {
-		c.cfg.Logger.Warn("a restore that failed was not given up", "error", aborted)
+		c.cfg.Logger.Warn("failed restore could not be abandoned", "error", aborted)
 	}
 	return res, fmt.Errorf("restore: %w", err)
 }

@@ -75,7 +75,7 @@ func (c *Coordinator) splitOnce(ctx context.Context, l *term, req *SplitRequest)
 		return Outcome{}, err
 	}
 	if c.isNew(&res) {
-		c.cfg.Logger.Info("a split begins", "index", id, "name", d.Name, "keyspace", d.Keyspace().String(),
+		c.cfg.Logger.Info("split starts", "index", id, "name", d.Name, "keyspace", d.Keyspace().String(),
 			"successor", res.Index, "slices", d.Partitions, "before", x.Definition.Partitions, "by_itself", body.Cause)
 	}
 	return altered(c.cfg.Consensus.State(), *d, res)
@@ -111,7 +111,7 @@ func (c *Coordinator) splitted(ctx context.Context, x *statecontext.Index,
 	switch {
 	case !kind.Values && req.At != nil:
 		return nil, &statecontext.Rejection{Code: errcode.InvalidArgument, Message: fmt.Sprintf("index %s is not "+
-			"partitioned by ranges: it is cut at no values; say into how many slices with num_partition", d.Name)}
+			"partitioned by ranges, so it has no split values; give the number of slices with num_partition", d.Name)}
 	case req.byItself != nil && req.byItself.Joins != nil:
 		d.PartitionBy.Values, err = partition.Joined(&d, req.byItself.Joins)
 	case !kind.Values:
@@ -144,7 +144,7 @@ func (c *Coordinator) cutAt(ctx context.Context, x *statecontext.Index, req *Spl
 	case req.Merge:
 		values, err := partition.Without(d.PartitionBy.Values, req.At)
 		if err == nil && len(values) == 0 {
-			err = fmt.Errorf("%w: a range is cut at one value at least, and no value would stay", partition.ErrDefinition)
+			err = fmt.Errorf("%w: ranges need at least one split value, and none would be left", partition.ErrDefinition)
 		}
 		return values, err
 	case req.At != nil:
@@ -171,7 +171,7 @@ func (c *Coordinator) quantiles(ctx context.Context, x *statecontext.Index, n in
 	byItself *core.BeginSplit) ([]json.RawMessage, error) {
 	if n < 2 {
 		return nil, &statecontext.Rejection{Code: errcode.InvalidArgument,
-			Message: fmt.Sprintf("index %s is partitioned by ranges: it has two slices at least", x.Definition.Name)}
+			Message: fmt.Sprintf("index %s is partitioned by ranges: it needs at least two slices", x.Definition.Name)}
 	}
 	var cuts partition.Cuts
 	within := statementPatience
@@ -184,15 +184,16 @@ func (c *Coordinator) quantiles(ctx context.Context, x *statecontext.Index, n in
 			return nil, err
 		}
 	}
-	c.cfg.Logger.Debug("where a range may be cut", "index", x.Definition.ID, "into", len(cuts.Values)+1, "largest",
+	c.cfg.Logger.Debug("sampling where a range may be "+
+		"split", "index", x.Definition.ID, "into", len(cuts.Values)+1, "largest",
 		cuts.Largest, "off", cuts.Error)
 	if len(cuts.Values) == 0 {
 		return nil, &statecontext.Rejection{Code: errcode.InvalidArgument, Message: fmt.Sprintf("index %s has no entries, "+
 			`or all of one leading key: say where to cut it with "at"`, x.Definition.Name)}
 	}
 	if y := byItself; y != nil && cuts.Largest*float64(y.Total) > worthwhile*float64(y.Largest) {
-		return nil, fmt.Errorf("%w: cut anew, one slice of %d would have %.0f %% of the entries, as many have one leading "+
-			"key",
+		return nil, fmt.Errorf("%w: after the split, one slice of %d would have %.0f %% of the entries, because so many "+
+			"have one leading key",
 			errNoHelp, len(cuts.Values)+1, 100*cuts.Largest)
 	}
 	return cuts.Values, nil
@@ -206,7 +207,7 @@ const enoughLoad = 200
 func (c *Coordinator) loads(ctx context.Context, x *statecontext.Index,
 	hot []rebalance.Hot) (at []json.RawMessage, err error) {
 	if c.cfg.Loads == nil {
-		return nil, fmt.Errorf("%w: nobody can tell which keys are written and read", errNoHelp)
+		return nil, fmt.Errorf("%w: no indexer reports which keys are written and read", errNoHelp)
 	}
 	cuts, err := c.cfg.Loads(ctx, x, hot, core.SplitPatience)
 	if err != nil {
@@ -215,14 +216,14 @@ func (c *Coordinator) loads(ctx context.Context, x *statecontext.Index,
 	var why error
 	for i := range cuts {
 		h, cut := &hot[i], &cuts[i]
-		c.cfg.Logger.Debug("where a hot range may be cut", "index", x.Definition.ID, "slice", h.Slice, "into",
+		c.cfg.Logger.Debug("sampling where a hot range may be split", "index", x.Definition.ID, "slice", h.Slice, "into",
 			len(cut.Values)+1, "largest", cut.Largest, "off", cut.Error, "entries_seen", cut.Of)
 		switch {
 		case cut.Of < enoughLoad:
-			why = fmt.Errorf("%w: slice %d: %d entries were written and read while it was looked, fewer than %d say nothing",
+			why = fmt.Errorf("%w: slice %d: %d entries were written and read during the sample, at least %d are needed",
 				errNoHelp, h.Slice, cut.Of, enoughLoad)
 		case len(cut.Values) == 0 || cut.Largest > worthwhile:
-			why = fmt.Errorf("%w: slice %d: %.0f %% of what is written and read has one leading key", errNoHelp, h.Slice,
+			why = fmt.Errorf("%w: slice %d: %.0f %% of the writes and reads have one leading key", errNoHelp, h.Slice,
 				100*cut.Largest)
 		default:
 			at = append(at, cut.Values...)
@@ -249,7 +250,7 @@ func (c *Coordinator) splitByItself(ctx context.Context, l *term, e *core.BeginS
 	case err != nil && ctx.Err() != nil:
 		err = core.ErrTermOver
 	case err == nil && o.Existed:
-		err = fmt.Errorf("%w: it is cut so already", errNoHelp)
+		err = fmt.Errorf("%w: it already has these split values", errNoHelp)
 	}
 	return &core.SplitTried{Index: e.Index, Err: err}
 }

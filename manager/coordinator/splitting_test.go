@@ -172,7 +172,7 @@ func TestRangesSplitByThemselves(t *testing.T) {
 		w.until("it cannot be read", 10*splitAfter, func() bool { return strings.Contains(w.waits(o.ID), "TIMEOUT") })
 		cuts.Store(&partition.Cuts{Values: []json.RawMessage{json.RawMessage(`"a"`), json.RawMessage(`"b"`)}, Largest: 0.9})
 		w.until("it does not help", 10*splitAfter, func() bool {
-			return strings.Contains(w.waits(o.ID), "90 % of the entries, as many have one leading key")
+			return strings.Contains(w.waits(o.ID), "90 % of the entries, because so many have one leading key")
 		})
 		if n := w.log.counted("*statecontext.SplitIndex"); n != 0 || asked.Load() != 9 {
 			t.Errorf("%d splits, into %d", n, asked.Load())

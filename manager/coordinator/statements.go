@@ -107,7 +107,7 @@ func (c *Coordinator) BuildNamed(ctx context.Context, k index.Keyspace, names []
 	req *statecontext.Request) ([]Outcome, error) {
 	if len(names) > statecontext.MaxNamed {
 		return nil, &statecontext.Rejection{Code: errcode.LimitExceeded, Message: fmt.Sprintf(
-			"%d indexes to be built at once; at most %d", len(names), statecontext.MaxNamed)}
+			"%d indexes to build at once; the limit is %d", len(names), statecontext.MaxNamed)}
 	}
 	build := BuildRequest{Request: req}
 	for _, n := range names {

@@ -255,4 +255,4 @@ func (t *term) takeLeft() []*core.Stabilize {
 }
 
 // errRestored is returned by a term's loop when the epoch has risen: a new Leader starts from the restored state.
-var errRestored = errors.New("the state was restored")
+var errRestored = errors.New("the state was restored from a backup")

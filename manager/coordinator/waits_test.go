@@ -83,7 +83,7 @@ func TestSilentProjectorIsNamed(t *testing.T) {
 				t.Errorf("vbucket %d: %+v", vb, e)
 			}
 		}
-		line := said.with("vbuckets have no stream for long")
+		line := said.with("vbuckets have had no stream for long")
 		for _, want := range []string{"bucket=world", "how_many=", "vbucket=1", "reason=", "for_ms="} {
 			if !strings.Contains(line, want) {
 				t.Errorf("%q is not in the log line %q", want, line)
@@ -97,8 +97,7 @@ func TestSilentProjectorIsNamed(t *testing.T) {
 				len(status().Streams.Stuck) == 0
 		})
 		w.until("the log says so", time.Second, func() bool {
-			return said.with("no vbucket is without a stream for long "+
-				"any more") != ""
+			return said.with("all vbuckets have streams again") != ""
 		})
 	})
 }

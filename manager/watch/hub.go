@@ -147,7 +147,7 @@ func (h *Hub) pull() {
 	}
 	for i := range feed.Events {
 		if feed.Events[i].Restored {
-			h.reset(feed, lineage, reason{"epoch", "a backup was restored"})
+			h.reset(feed, lineage, reason{"epoch", "backup restored"})
 			return
 		}
 	}

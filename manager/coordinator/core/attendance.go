@@ -76,7 +76,7 @@ func (l *attendance) logNoted(c *statecontext.NoteAbsences) {
 		l.log.Warn("indexers are offline", "indexers", l.names(c.Offline), "repaired_after", l.settings.RepairAfter)
 	}
 	if len(c.Back) > 0 {
-		l.log.Info("indexers are back", "indexers", l.names(c.Back))
+		l.log.Info("indexers are online again", "indexers", l.names(c.Back))
 	}
 }
 

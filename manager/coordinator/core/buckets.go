@@ -171,7 +171,7 @@ func (l *ledgers) setParticipants(b *bucket) {
 	}
 	for _, node := range b.members {
 		if !slices.Contains(members, node) && slices.Contains(b.fed, node) {
-			l.log.Warn("indexer is offline; the bucket goes on without it", "bucket", b.name, "node", node)
+			l.log.Warn("indexer is offline; the bucket continues without it", "bucket", b.name, "node", node)
 			l.heldDirty = true
 		}
 	}
@@ -244,7 +244,7 @@ func (l *ledgers) refresh(b *bucket, s *statecontext.Bucket) {
 	}
 	b.stable, b.stableMS = published(s), s.Stability.StateMS
 	if err := b.stab.Committed(b.stable.Stability); err != nil {
-		l.log.Error("a committed stability timestamp does not fit", "bucket", b.name, "error", err)
+		l.log.Error("committed stability timestamp does not match the bucket", "bucket", b.name, "error", err)
 	}
 	b.ledger.SetCommitted(streams.Committed{Vector: s.Stability.Vector, Logs: s.Stability.Logs,
 		Revisions: s.Stability.Revisions})
@@ -404,7 +404,7 @@ func (l *ledgers) bucketChecked(a *BucketChecked) {
 		b.missing = 0
 		if against && !b.doubted[a.Projector] {
 			b.doubted[a.Projector] = true
-			l.log.Warn("a projector says that the bucket is gone or another one, while it is being streamed: not believed; "+
+			l.log.Warn("projector reports a bucket that is being streamed as deleted or replaced; report ignored; "+
 				"check its KV node, user and address",
 				"bucket", b.name, "projector", a.Projector, "streams", streams, "error", a.Err)
 		}

@@ -13,7 +13,7 @@ import (
 // stages names the spans of a build by what each of them waits for.
 var stages = [...]string{"build: hosts make copies", "build: streams begin", "build: copies are filled",
 	"build: copies are exact at a stability timestamp",
-	"build: everybody is told that it is ready"}
+	"build: components receive that it is ready"}
 
 // build tracks the stage of a traced statement that builds indexes. tracing.go makes spans of the stages.
 type build struct {

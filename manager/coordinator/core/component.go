@@ -80,7 +80,7 @@ func (l *scene) unreached(c *component, err error) {
 		return
 	}
 	c.logged = true
-	l.log.Warn("a component reports, and does not answer at the address that it has given; nothing can be told to it",
+	l.log.Warn("component sends reports but does not answer at its registered address; commands cannot reach it",
 		"addr", c.addr, "error", err)
 }
 
@@ -104,12 +104,12 @@ func (l *scene) greetedBy(c *component, boot, what, id string) bool {
 }
 
 // errAnother is why a component is unreachable although a process answers at its address.
-var errAnother = errors.New("another process answers at its address")
+var errAnother = errors.New("another process answers at a component's address")
 
 // reached records that a component has answered.
 func (l *scene) reached(c *component) {
 	if c.logged {
-		l.log.Info("a component answers at the address that it has given", "addr", c.addr)
+		l.log.Info("component answers at its registered address again", "addr", c.addr)
 	}
 	c.unreachable = unreachable{}
 }

@@ -157,7 +157,7 @@ func (l *membership) pause(nowMS int64) (ms int64) {
 	if ms < l.settings.SuspectAfter.Milliseconds() {
 		return 0
 	}
-	l.log.Warn("the leader stood still; what it did not hear meanwhile counts as nobody's silence", "ms", ms)
+	l.log.Warn("leader was paused; components are not counted as silent for that time", "ms", ms)
 	l.startedMS += ms
 	l.stood.add(span{l.stateMS, l.stateMS + ms})
 	for _, p := range l.components.projectors {
@@ -210,7 +210,7 @@ func (l *membership) watchProjectors() {
 		switch {
 		case slices.Contains(alive, id):
 		case l.components.projectors[id] == nil:
-			l.log.Info("projector has left", "projector", id)
+			l.log.Info("projector has stopped", "projector", id)
 		default:
 			l.log.Warn("projector is offline", "projector", id)
 		}
@@ -255,7 +255,8 @@ func (l *membership) registering(b *Registering) {
 		}
 	}
 	if c != nil && c.boot != b.Boot && c.addr != b.Addr && c.heard && l.life(c) == liveness.Active {
-		reply(l.scene, b.Reply, fmt.Errorf("%w: %s at %s (boot %s) was heard %d ms ago; stop it, or wait until it is silent",
+		reply(l.scene, b.Reply, fmt.Errorf("%w: %s at %s (boot %s) last reported %d ms ago; stop it, or wait until it "+
+			"counts as offline",
 			ErrBootConflict, what, c.addr, c.boot, l.nowMS-c.seenMS))
 		return
 	}

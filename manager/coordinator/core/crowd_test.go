@@ -200,7 +200,7 @@ func TestErrorsOfCopies(t *testing.T) {
 		0:             "",
 		1:             "copy 1 on node 0: full",
 		maxErrors:     few,
-		maxErrors + 7: few + "; and errors of 7 copies more",
+		maxErrors + 7: few + "; and errors of 7 more copies",
 	} {
 		x := &statecontext.Index{}
 		for id := range index.CopyID(maxErrors + 10) {

@@ -62,8 +62,8 @@ func (l *differences) step() {
 	l.refused = told // rejections of other copies no longer matter
 	if out > 0 != l.out {
 		if l.out = out > 0; out > 0 {
-			l.log.Warn("more copies differ from the KV data than are remembered: watchers do not hear of the others before "+
-				"some of those are right", "known", known, "others", out)
+			l.log.Warn("more copies differ from the KV data than are remembered: watchers get no events of the others until "+
+				"some of these agree again", "known", known, "others", out)
 		}
 	}
 }
@@ -112,7 +112,7 @@ func (l *differences) noted(c *statecontext.NoteDifference) outcomeDuty {
 		var rejected *statecontext.Rejection
 		if errors.As(err, &rejected) {
 			l.refused.again(c.Copy, l.nowMS)
-			l.log.Warn("a copy differs from the KV data, and that cannot be noted; it is tried again, ever more rarely", "index",
+			l.log.Warn("copy differs from the KV data, which cannot be stored; trying again at growing intervals", "index",
 				c.Index, "copy", c.Copy, "node", c.Node, "error", rejected, "pause_ms", l.refused[c.Copy].pause)
 		}
 	}

@@ -35,7 +35,8 @@ func (l *membership) probed(a *Probed) {
 	if !a.Refused {
 		return
 	}
-	l.log.Warn("an indexer has lost a projector's streams, and nobody listens at its address", "projector", p.id,
+	l.log.Warn("indexer has lost a projector's streams, and no process listens at the projector's "+
+		"address", "projector", p.id,
 		"address", p.addr)
 	p.refused = true
 	if l.active {

@@ -128,7 +128,7 @@ func (l *lives) carryOut(x *statecontext.Index, s lifecycle.Step) {
 		l.propose(key, move, nil)
 	case lifecycle.Rebuild:
 		move.To = index.Pending
-		l.propose(key, move, l.logged("index can be evaluated again", d))
+		l.propose(key, move, l.logged("all projectors can evaluate the index again", d))
 	case lifecycle.Forget:
 		if l.propose(key, &statecontext.RemoveIndex{ID: d.ID}, nil) {
 			l.forgetCopies(x)

@@ -245,7 +245,7 @@ const (
 func (k PurposeKind) String() string {
 	switch k {
 	case ForRollback:
-		return "failover logs for a rollback"
+		return "asking for failover logs for a rollback"
 	case ForAudit:
 		return "audit"
 	}

@@ -6,7 +6,7 @@ var (
 	// ErrBusy is wrapped when too many requests wait for the coordinator already.
 	ErrBusy = errors.New("the coordinator is busy")
 	// ErrBootConflict is wrapped when a component registers while its former process is still alive.
-	ErrBootConflict = errors.New("another process of that identity is alive")
+	ErrBootConflict = errors.New("another process with this identity is running")
 	// ErrNoIndexer is wrapped when indexers are registered and none of them answers.
 	ErrNoIndexer = errors.New("no indexer answers")
 	// ErrInRollback is wrapped when the bucket is being rolled back.
@@ -18,7 +18,7 @@ var (
 	// ErrBucketGone is wrapped when the bucket was deleted or re-created meanwhile.
 	ErrBucketGone = errors.New("the bucket is gone")
 	// ErrNoStreams is wrapped when the bucket has no index that is kept current.
-	ErrNoStreams = errors.New("no index of the bucket is being kept current")
+	ErrNoStreams = errors.New("the bucket has no index that is kept up to date")
 	// ErrTokenLost is wrapped when the requested writes were lost in a failover of KV.
 	ErrTokenLost = errors.New("the write was lost in a failover")
 )

@@ -21,9 +21,9 @@ func (l *lives) stepEvaluation() {
 			}
 			d := &x.Definition
 			reason := index.ReasonCannotEvaluate + "projector " + string(p.id) + " cannot evaluate it: " + u.Error +
-				"; it is built again by itself when every projector can: install the managers' version there, or drop the index"
+				"; it is rebuilt automatically once every projector can: install the managers' version there, or drop the index"
 			l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Error, Reason: reason},
-				l.logged("index cannot be evaluated", d))
+				l.logged("a projector cannot evaluate the index", d))
 		}
 	}
 }

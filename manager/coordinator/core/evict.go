@@ -56,7 +56,7 @@ func (l *evictions) evict(i *statecontext.Indexer) {
 		l.propose(key, &statecontext.RemoveIndexer{Node: i.Node, UUID: i.UUID},
 			func(_ statecontext.Result, err error) {
 				if err == nil {
-					l.log.Warn("an indexer was removed", "indexer", i.Name, "node", i.Node, "uuid", i.UUID)
+					l.log.Warn("indexer removed", "indexer", i.Name, "node", i.Node, "uuid", i.UUID)
 				}
 			})
 	default:
@@ -67,7 +67,7 @@ func (l *evictions) evict(i *statecontext.Indexer) {
 		return
 	}
 	if stuck.reason != err.Error() {
-		l.log.Error("an indexer cannot be removed yet", "indexer", i.Name, "node", i.Node, "error", err)
+		l.log.Error("indexer cannot be removed yet", "indexer", i.Name, "node", i.Node, "error", err)
 	}
 	stuck.reason = err.Error()
 	l.stuck[i.Node] = stuck

@@ -155,7 +155,7 @@ func (l *Leader) endRestore() {
 	}
 	l.propose("restore", &statecontext.AbortRestore{ID: g.ID}, func(_ statecontext.Result, err error) {
 		if err == nil {
-			l.log.Warn("a restore was given up that brought nothing any more", "restore", g.ID)
+			l.log.Warn("restore without progress was abandoned", "restore", g.ID)
 		}
 	})
 }

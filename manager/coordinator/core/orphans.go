@@ -37,6 +37,6 @@ func (l *membership) orphansDropped(a *OrphansDropped) {
 	if a.Err != nil {
 		l.log.Debug("orphans", "indexer", a.Name, "error", a.Err)
 	} else if len(a.Dropped) > 0 {
-		l.log.Warn("orphans were dropped", "indexer", a.Name, "copies", a.Dropped)
+		l.log.Warn("orphaned copies were dropped", "indexer", a.Name, "copies", a.Dropped)
 	}
 }

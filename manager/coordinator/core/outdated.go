@@ -26,7 +26,7 @@ func (r ExprRules) Outdated(d *index.Definition) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("built with expression rules %d, projectors evaluate by %d, and what %s gives differs: keys of "+
-		"documents written since are others; create it anew, then drop this one (docs/expressions.md, Rules)",
+	return fmt.Sprintf("built with expression rules %d, projectors use %d, and results of %s differ: keys of "+
+		"documents written since may differ; create the index again, then drop this one (docs/expressions.md, Rules)",
 		d.Rules, now, strings.Join(names, ", "))
 }

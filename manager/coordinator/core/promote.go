@@ -92,7 +92,7 @@ func (l *promotion) promote() {
 				l.log.Warn("promotion failed", "error", err)
 			}
 			for _, r := range res.Buckets {
-				l.log.Warn("promotion left a bucket out", "bucket", r.Bucket, "reason", r.Rejection)
+				l.log.Warn("promotion skipped a bucket", "bucket", r.Bucket, "reason", r.Rejection)
 			}
 			l.now.atOnce = true
 		})
@@ -241,7 +241,7 @@ func (l *promotion) stabilize(w *Stabilize) {
 		w.refuse(l.scene, fmt.Errorf("%w: %q", ErrNoStreams, w.Bucket))
 		return
 	case len(b.waiters) >= maxWaiters:
-		w.refuse(l.scene, fmt.Errorf("%w: %d scans wait for bucket %q", ErrBusy, len(b.waiters), w.Bucket))
+		w.refuse(l.scene, fmt.Errorf("%w: %d scans are waiting for bucket %q", ErrBusy, len(b.waiters), w.Bucket))
 		return
 	}
 	w.cameMS = l.nowMS

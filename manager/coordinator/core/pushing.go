@@ -91,6 +91,6 @@ func (l *membership) refused(c *component, a *Handed) {
 		return
 	}
 	c.refusal = a.Err.Error()
-	l.log.Warn("a component refuses the definitions, and goes on with those that it has; it is tried again", "to", a.Addr,
+	l.log.Warn("component rejects the definitions and keeps its present ones; trying again", "to", a.Addr,
 		"has_revision", c.acked, "newest", l.now.revision, "error", a.Err)
 }

@@ -45,7 +45,7 @@ func (l *moves) step() {
 		l.propose("rebalance", &statecontext.EndRebalance{ID: r.ID, WallMS: l.wallMS},
 			func(_ statecontext.Result, err error) {
 				if err == nil {
-					l.log.Info("the rebalance is over", "rebalance", r.ID)
+					l.log.Info("rebalance is over", "rebalance", r.ID)
 				}
 			})
 		return
@@ -94,7 +94,7 @@ func (l *moves) see(y *partition.Rebalance) (e rebalance.Seen) {
 	}
 	at, is := x.Topology.Place(y.New)
 	if !is || !stays(l.now.state.Indexer(y.Dst.Node)) {
-		e.Gone = fmt.Sprintf("node %d, to which the copy was to go, was removed, or is being removed", y.Dst.Node)
+		e.Gone = fmt.Sprintf("node %d, the target of the copy, was removed or is being removed", y.Dst.Node)
 		return e
 	}
 	c := x.Topology.Copies[at]
@@ -116,9 +116,9 @@ func (l *moves) needless(y *partition.Rebalance) string {
 	case r == nil || r.Cause != statecontext.RepairCause:
 		return ""
 	case stays(l.now.state.Indexer(y.Src.Node)) && src != nil && src.full && l.life(&src.component) == liveness.Active:
-		return fmt.Sprintf("node %d is back and continues its build", y.Src.Node)
+		return fmt.Sprintf("node %d is online again and continues its build", y.Src.Node)
 	case l.awayFor(y.Dst.Node) >= l.settings.BuildAway.Milliseconds():
-		return fmt.Sprintf("node %d, which was to build it, is away", y.Dst.Node)
+		return fmt.Sprintf("node %d, which was to build the copy, is offline", y.Dst.Node)
 	}
 	return ""
 }
@@ -132,13 +132,13 @@ func (l *moves) lacks(x *statecontext.Index, y *partition.Rebalance) string {
 	case i.Evicting:
 		return fmt.Sprintf("node %d is being removed", y.Dst.Node)
 	case l.now.state.Going(y.Dst.Node):
-		return fmt.Sprintf("node %d is to leave", y.Dst.Node)
+		return fmt.Sprintf("node %d is to be emptied", y.Dst.Node)
 	case !is || x.Topology.Copies[at].State == partition.Leaving:
-		return fmt.Sprintf("copy %d is gone", y.Old)
+		return fmt.Sprintf("copy %d no longer exists", y.Old)
 	}
 	for o := range x.Topology.Of(y.Slice) {
 		if o.Node == y.Dst.Node && o.State != partition.Leaving {
-			return fmt.Sprintf("node %d has a copy of that slice by now", y.Dst.Node)
+			return fmt.Sprintf("node %d meanwhile has a copy of that slice", y.Dst.Node)
 		}
 	}
 	return ""
@@ -165,7 +165,7 @@ func (l *moves) planned(in *RepairPlanned) {
 	r := l.now.newest.RebalanceUnderWay()
 	lost := l.lost(r)
 	if in.Err != nil {
-		l.log.Error("copies that were lost cannot be placed anew", "error", in.Err)
+		l.log.Error("lost copies cannot be placed again", "error", in.Err)
 		l.failMS = l.nowMS + rebalanceRest
 		return
 	}
@@ -182,13 +182,13 @@ func (l *moves) planned(in *RepairPlanned) {
 	}
 	away := l.settings.RepairAfter
 	if r != nil && r.Cause != statecontext.RepairCause {
-		l.log.Warn("a rebalance is cancelled, as copies that were lost come first; begin it again afterwards", "rebalance",
+		l.log.Warn("rebalance cancelled, because lost copies have priority; start it again afterwards", "rebalance",
 			r.ID, "cause", r.Cause, "copies", len(start.Steps), "after", away)
-		l.propose("rebalance", &statecontext.CancelRebalance{ID: r.ID, Reason: "cancelled, as copies that were lost come " +
-			"first; begin it again afterwards"}, failed)
+		l.propose("rebalance", &statecontext.CancelRebalance{ID: r.ID, Reason: "cancelled, because lost copies have " +
+			"priority; start it again afterwards"}, failed)
 		return
 	}
-	l.log.Warn("copies that were lost are made anew", "indexers", len(lost.away), "after", away, "copies",
+	l.log.Warn("lost copies are being rebuilt", "indexers", len(lost.away), "after", away, "copies",
 		len(start.Steps), "never_served", len(lost.unserved))
 	l.logShut(in.Plan, start.Steps)
 	l.propose("rebalance", start, failed)

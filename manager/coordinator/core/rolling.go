@@ -38,7 +38,7 @@ func (l *rollbacks) begin(b *bucket, d streams.Divergence) {
 		ID:   s.Stability.RollbackID,
 		From: statecontext.NoRollback, To: statecontext.Started}, nil)
 	if proposed {
-		l.log.Warn("the bucket is rolled back", "bucket", b.name, "vbucket", d.VBucket, "reason", d.Reason)
+		l.log.Warn("bucket rolled back", "bucket", b.name, "vbucket", d.VBucket, "reason", d.Reason)
 	}
 }
 
@@ -59,7 +59,7 @@ func (l *rollbacks) step(b *bucket) {
 		r.answers)
 	if err != nil {
 		if r.reason != err.Error() {
-			l.log.Error("rollback cannot go on", "bucket", b.name, "error", err)
+			l.log.Error("rollback cannot continue", "bucket", b.name, "error", err)
 		}
 		r.reason = err.Error()
 		return

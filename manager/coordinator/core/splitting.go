@@ -71,7 +71,7 @@ func (l *splits) step() {
 		return
 	}
 	l.trying = next.Index
-	l.log.Info("an index is to have other slices by itself", "index", next.Index, "why", next.Cause, "slices",
+	l.log.Info("index gets another number of slices automatically", "index", next.Index, "why", next.Cause, "slices",
 		next.Partitions)
 	l.do(BeginSplit{Split: *next, IfModified: l.now.state.Definition(next.Index).ModifiedCAS})
 }
@@ -103,7 +103,7 @@ func (l *splits) note(rest int64) {
 // busy returns the operation that precludes automatic splits, "" if there is none.
 func (l *splits) busy() string {
 	if l.trying != 0 {
-		return fmt.Sprintf("index %d is about to get other slices", l.trying)
+		return fmt.Sprintf("index %d is about to be split or merged", l.trying)
 	}
 	if r := l.now.state.RebalanceUnderWay(); r != nil {
 		return fmt.Sprintf("rebalance %d (%s) is %s", r.ID, r.Cause, r.Phase)
@@ -173,15 +173,15 @@ func (l *splits) blocked(x *statecontext.Index) string {
 	d := &x.Definition
 	switch rejection := l.now.state.MaySplit(d); {
 	case d.AutoSplitOff:
-		return "its auto_split is false: it gets more and fewer slices only when somebody asks for them"
+		return "its auto_split is false: its number of slices changes only on request"
 	case rejection != nil:
 		return rejection.Message
 	case l.exprRules().Outdated(d) != "":
-		return "it is outdated: other slices would have other keys; create it anew, or give it other slices by hand"
+		return "it is outdated: other slices would have other keys; create it again, or split it manually"
 	}
 	for _, c := range x.Topology.Copies {
 		if n := l.components.indexers[c.Node]; n == nil || l.life(&n.component) != liveness.Active || !l.whole(x, c) {
-			return fmt.Sprintf("copy %d of it, on node %d, is not whole, or its indexer does not answer", c.ID, c.Node)
+			return fmt.Sprintf("its copy %d on node %d is not complete, or the indexer does not answer", c.ID, c.Node)
 		}
 	}
 	return ""
@@ -191,7 +191,7 @@ func (l *splits) blocked(x *statecontext.Index) string {
 func (l *splits) tell(waits map[index.ID]string) {
 	for _, id := range slices.Sorted(maps.Keys(waits)) {
 		if l.waits[id] == "" {
-			l.log.Info("an index has a slice above its bounds, and is not split now", "index", id, "why", waits[id])
+			l.log.Info("index has a slice above its bounds, but is not split now", "index", id, "why", waits[id])
 		}
 	}
 	l.waits = waits
@@ -226,7 +226,7 @@ func (l *splits) tried(in *SplitTried) {
 	if other(in.Err) {
 		rest = l.settings.SplitAfter
 	}
-	l.log.Warn("an index could not get other slices by itself", "index", in.Index, "error", in.Err, "next_try_after", rest)
+	l.log.Warn("automatic split or merge of an index failed", "index", in.Index, "error", in.Err, "next_try_after", rest)
 	l.restMS[in.Index] = l.nowMS + rest.Milliseconds()
-	l.refused[in.Index] = fmt.Sprintf("it could not get other slices, and is not tried again for %v: %v", rest, in.Err)
+	l.refused[in.Index] = fmt.Sprintf("its automatic split or merge failed, the next attempt is in %v: %v", rest, in.Err)
 }

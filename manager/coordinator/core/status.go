@@ -193,11 +193,11 @@ func (l *picture) logStuck(b *bucket, sum *streams.Summary) {
 		return
 	}
 	if b.stuck = stuck; !stuck {
-		l.log.Info("no vbucket is without a stream for long any more", "bucket", b.name)
+		l.log.Info("all vbuckets have streams again", "bucket", b.name)
 		return
 	}
 	x := &sum.Stuck[0]
-	l.log.Warn("vbuckets have no stream for long", "bucket", b.name, "how_many", sum.StuckCount, "vbucket", x.VBucket,
+	l.log.Warn("vbuckets have had no stream for long", "bucket", b.name, "how_many", sum.StuckCount, "vbucket", x.VBucket,
 		"state", x.State,
 		"reason", x.Reason, "for_ms", x.ForMS)
 }
@@ -272,7 +272,7 @@ func (l *picture) availability(x *statecontext.Index) (lifecycle.Availability, s
 func (l *picture) copyFault(c partition.Copy) string {
 	n := l.components.indexers[c.Node]
 	if n == nil {
-		return fmt.Sprintf("node %d is not known", c.Node)
+		return fmt.Sprintf("node %d is not registered", c.Node)
 	}
 	r, has := n.copies[c.ID]
 	switch life := l.life(&n.component); {
@@ -372,7 +372,7 @@ func (l *picture) copiesOf(x *statecontext.Index) (p Progress) {
 		}
 	}
 	if more := failing - maxErrors; more > 0 {
-		p.Errors = append(p.Errors, fmt.Sprintf("and errors of %d copies more", more))
+		p.Errors = append(p.Errors, fmt.Sprintf("and errors of %d more copies", more))
 	}
 	for _, n := range items {
 		p.Items += n

@@ -45,7 +45,7 @@ func TestComponentsThatAreNotReached(t *testing.T) {
 		if i := g.lead.picture.newest.Indexers[0]; i.Unreachable != status {
 			t.Errorf("%s: the status of the indexer has %q", when, i.Unreachable)
 		}
-		if got := out.String(); strings.Count(got, "at the address that it has given") != times ||
+		if got := out.String(); strings.Count(got, "at its registered address") != times ||
 			!strings.Contains(got, log) {
 			t.Errorf("%s: logged is %q", when, got)
 		}

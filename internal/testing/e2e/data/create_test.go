@@ -110,7 +110,7 @@ func TestCreateAndDrop(t *testing.T) {
 func lifeOfIndex(t *testing.T, spans *tracingtest.Collector, id string) (all []tracingtest.Span) {
 	t.Helper()
 	stages := []string{"POST /v1/statements", "build index", "build: hosts make copies", "build: streams begin",
-		"build: everybody is told that it is ready"} // without spans that may be too short to be recorded
+		"build: components receive that it is ready"} // without spans that may be too short to be recorded
 	parts := append(slices.Clone(stages), "side stream ", "connect to KV", "ask KV for the streams")
 	harness.Eventually(t, harness.Hang, "the whole trace of a CREATE INDEX", func() (bool, string) {
 		all = spans.Trace(id)

@@ -62,7 +62,7 @@ func TestHotRangesAreSplit(t *testing.T) {
 	}
 	harness.Eventually(t, 4*time.Minute, byKind+" has one hot key", func() (bool, string) {
 		x := index(byKind)
-		return strings.Contains(x.SplitWaits, "of what is written and read has one leading key"), x.SplitWaits
+		return strings.Contains(x.SplitWaits, "of the writes and reads have one leading key"), x.SplitWaits
 	})
 	var next v1.IndexInfo
 	harness.Eventually(t, 4*time.Minute, byName+" is cut where it is read", func() (bool, string) {

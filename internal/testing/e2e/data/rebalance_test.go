@@ -30,7 +30,7 @@ type mover struct {
 // begin starts a rebalance; it retries where no leader answers.
 func (m *mover) begin(req v1.RebalanceRequest) (id uint64) {
 	m.t.Helper()
-	harness.Eventually(m.t, harness.Hang, "a rebalance begins", func() (bool, string) {
+	harness.Eventually(m.t, harness.Hang, "rebalance starts", func() (bool, string) {
 		r, err := m.c.Rebalance(m.ctx, req, false)
 		if err != nil {
 			return false, err.Error()
@@ -46,7 +46,7 @@ func (m *mover) begin(req v1.RebalanceRequest) (id uint64) {
 // over waits for the end of a rebalance.
 func (m *mover) over(id uint64) (r v1.RebalanceInfo) {
 	m.t.Helper()
-	harness.Eventually(m.t, 5*time.Minute, "the rebalance is over", func() (bool, string) {
+	harness.Eventually(m.t, 5*time.Minute, "rebalance is over", func() (bool, string) {
 		var err error
 		if r, err = m.c.RebalanceStatus(m.ctx, id); err != nil {
 			return false, err.Error()

@@ -41,7 +41,7 @@ func (w *town) stopAndWipe(n int) {
 func (w *town) ended(n int) {
 	w.t.Helper()
 	p := w.procs[fmt.Sprintf("m%d", n)]
-	if code := p.Wait(); code != errcode.ExitRemoved || !strings.Contains(p.Log(), "this manager ends") {
+	if code := p.Wait(); code != errcode.ExitRemoved || !strings.Contains(p.Log(), "manager stops") {
 		w.t.Errorf("m%d was removed and ended with %d", n, code)
 	}
 	p = w.manager(n, "--bootstrap-expect", "3", "--join", w.join(1, 2, 3, 4))
@@ -99,7 +99,7 @@ func TestMembers(t *testing.T) {
 		return err == nil && roles(&s)[fmt.Sprintf("m%d", dead)] == "dead", fmt.Sprint(roles(&s), err)
 	})
 	w.does(ctx, errcode.ExitConflict, servers, []string{"cluster", "remove", fmt.Sprintf("m%d", asked)}, "QUORUM_AT_RISK",
-		"bring it back, or remove it first")
+		"repair and restart it, or remove it first")
 	w.does(ctx, errcode.ExitConflict, w.join(asked), []string{"cluster", "leave"}, "QUORUM_AT_RISK")
 	d.enough(ctx, w)
 	stop()
@@ -295,7 +295,7 @@ func (w *town) foreign(ctx context.Context, t *testing.T) {
 	b.procs["m1"].Stop()
 	m := b.manager(1, "--join", w.join(1, 2, 3))
 	b.until(ctx, "a manager of another cluster hears it by name", func() (bool, string) {
-		return strings.Contains(m.Log(), "a manager of another cluster is at an address of --join"), m.Log()
+		return strings.Contains(m.Log(), "manager at an address of --join belongs to another cluster"), m.Log()
 	})
 }
 

@@ -88,7 +88,7 @@ func TestOlderCopyOfAFolder(t *testing.T) {
 		if code := p.Wait(); code != errcode.ExitFailed {
 			t.Fatalf("m1 was %s and ended with %d", when, code)
 		}
-		if !strings.Contains(p.Log(), "the leader's history is not this manager's") ||
+		if !strings.Contains(p.Log(), "the leader's log contradicts this manager's") ||
 			!strings.Contains(p.Log(), "was committed here") {
 			t.Fatalf("m1 was %s and does not say why it ended:\n%s", when, p.Log())
 		}
