@@ -313,7 +313,7 @@ func TestContract(t *testing.T) {
 		{name: "drop if exists", method: "POST", path: "/v1/statements", body: statement("DROP INDEX IF EXISTS n ON b"),
 			status: 202},
 		{name: "no projector", method: "POST", path: "/v1/statements", body: statement("CREATE INDEX n ON b(a)"), status: 503,
-			code: "NO_PROJECTOR", detail: "start a projector"},
+			code: "NO_PROJECTOR", detail: "start one"},
 		{name: "create in JSON, no projector", method: "POST", path: "/v1/indexes", body: `{"name":"n","bucket":"b","keys":[{"expr":"a"}]}`, status: 503, code: "NO_PROJECTOR"},
 		{name: "create without keys", method: "POST", path: "/v1/indexes", body: `{"name":"n","bucket":"b"}`, status: 400, code: "BAD_DEFINITION"},
 		{name: "build of an unknown index", method: "POST", path: "/v1/statements", body: statement("BUILD INDEX ON b(n)"),

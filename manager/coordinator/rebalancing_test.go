@@ -664,7 +664,8 @@ func TestNothingMovesByName(t *testing.T) {
 		t.Error(why)
 	}
 	p := &rebalance.Plan{Shut: []rebalance.Shut{{Name: "i2", Why: "its disk hangs"}, {Name: "i3", Why: "no room"}}}
-	want := "the copies are balanced over all indexers that may get some; i2 gets none: its disk hangs; i3 gets none: no room"
+	want := "the copies are balanced over all indexers that may get some; i2 gets none: its disk hangs; i3 gets none: " +
+		"no room"
 	if why := whyBalanced(p); why != want {
 		t.Errorf("%q, want %q", why, want)
 	}
