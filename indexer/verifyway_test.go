@@ -47,8 +47,8 @@ func TestVerifySeesWhatIsLostOnTheWay(t *testing.T) {
 	}
 }
 
-// TestAuditReportsWhatItCannotRepair checks that a loss on the way from KV is reported in the node's health, and that no
-// vbucket is taken again for it.
+// TestAuditReportsWhatItCannotRepair checks that a loss on the way from KV is reported in the node's health, and that
+// no vbucket is taken again for it.
 func TestAuditReportsWhatItCannotRepair(t *testing.T) {
 	w := newWorld(t)
 	w.tweak = func(c *Config) { c.AuditRate, c.AuditEvery = v1.MaxVerifyRate, 10*time.Millisecond }

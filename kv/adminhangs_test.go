@@ -56,8 +56,8 @@ func TestStatusAsksNodesSideBySide(t *testing.T) {
 	}
 }
 
-// TestSilentNodesAreReportedInOrder: the error lists unreachable nodes in the order of the configured addresses, so that
-// two runs read the same.
+// TestSilentNodesAreReportedInOrder: the error lists unreachable nodes in the order of the configured addresses, so
+// that two runs read the same.
 func TestSilentNodesAreReportedInOrder(t *testing.T) {
 	t.Parallel()
 	var addresses []string

@@ -120,8 +120,8 @@ func TestNoPlaceOfItsOwnWhileOthersGoOn(t *testing.T) {
 	})
 }
 
-// TestHealthReportsCopiesWaitingForRestore: the node's health reports since when a copy waits for a place, and for which
-// copies, until it gets one.
+// TestHealthReportsCopiesWaitingForRestore: the node's health reports since when a copy waits for a place, and for
+// which copies, until it gets one.
 func TestHealthReportsCopiesWaitingForRestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, r := testBucketLoop(t), NewRestores(1)

@@ -210,7 +210,8 @@ func openToRead(res *resources, dir string, meta Meta, memTable int64, cause err
 		return nil, errors.Join(cause, err)
 	}
 	e.health.die(fmt.Errorf("%w: it can only be read: %w", ErrReopen, cause))
-	res.logger.Error("a copy can only be read: there is no space to open it for writing", "copy", meta.Copy, "error", cause)
+	res.logger.Error("a copy can only be read: there is no space to open it for writing", "copy", meta.Copy, "error",
+		cause)
 	return e, nil
 }
 

@@ -283,8 +283,8 @@ func (s *Sender) enter(q *Question) (c, old *sending, err error) {
 	switch {
 	case old == nil:
 	case s.hangs(old):
-		return nil, nil, rpc.Refuse(errcode.Unavailable, "this indexer's disk hangs, or is far too slow: files of slice %d of "+
-			"index %s have been awaited for %v; it sends nothing until the disk goes on", old.want.Slice, old.want.Index,
+		return nil, nil, rpc.Refuse(errcode.Unavailable, "this indexer's disk hangs, or is far too slow: files of slice "+
+			"%d of index %s have been awaited for %v; it sends nothing until the disk goes on", old.want.Slice, old.want.Index,
 			s.Now().Sub(old.disk).Round(time.Second))
 	case old.receiver == q.Receiver && old.want == *q.Want && !old.taken:
 		old.asked = s.Now()

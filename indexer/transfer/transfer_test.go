@@ -539,8 +539,8 @@ func TestMadeSlowly(t *testing.T) {
 }
 
 // TestSourceWhoseDiskHangs checks that an export whose disk hangs while it is made, or read, is reported after
-// stalledAfter, and that every request is refused, with the name of the disk, until the disk goes on. The export keeps its
-// place although its receiver ends it.
+// stalledAfter, and that every request is refused, with the name of the disk, until the disk goes on. The export
+// keeps its place although its receiver ends it.
 func TestSourceWhoseDiskHangs(t *testing.T) {
 	for _, reading := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reading %v", reading), func(t *testing.T) {

@@ -212,7 +212,8 @@ func TestStopsInTheMiddle(t *testing.T) {
 		})
 }
 
-// TestEveryWaitIsReported checks that all waits for a silent peer are notified, each once, and no wait for another peer.
+// TestEveryWaitIsReported checks that all waits for a silent peer are notified, each once, and no wait for another
+// peer.
 func TestEveryWaitIsReported(t *testing.T) {
 	in(t, map[string]time.Duration{"a": never, "b": time.Millisecond}, func(t *testing.T, _ *town, d *Detector) {
 		var reported atomic.Int64

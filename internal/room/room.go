@@ -19,6 +19,6 @@ func (r *Room) FewFiles(dir string) string {
 	if r.AllFiles == 0 || r.FreeFiles >= max(least, 1) {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d files (inodes) are left under %s, want at least %d: remove files that are not needed, or "+
-		"make the file system anew with more inodes", r.FreeFiles, r.AllFiles, dir, max(least, 1))
+	return fmt.Sprintf("%d of %d files (inodes) are left under %s, want at least %d: remove files that are not needed, "+
+		"or make the file system anew with more inodes", r.FreeFiles, r.AllFiles, dir, max(least, 1))
 }

@@ -8,8 +8,8 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// TestNodeMessagesArePrintable checks that an error includes a body if it is text, marked where it is cut, and omits any
-// other body.
+// TestNodeMessagesArePrintable checks that an error includes a body if it is text, marked where it is cut, and omits
+// any other body.
 func TestNodeMessagesArePrintable(t *testing.T) {
 	for _, c := range []struct{ body, ends string }{
 		{"no", ": no"}, {"a\xffb", ": a\ufffdb"}, {strings.Repeat("é", maxDetail), "é…"}, {"x" + strings.Repeat("é",

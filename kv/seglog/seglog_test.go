@@ -290,8 +290,8 @@ func (s stuck) Write(b []byte) (int, error) {
 	return s.File.Write(b)
 }
 
-// TestSizeIsReportedWhileAWriteHangs checks that Size returns while a write hangs, and equals the size of the files over
-// new segments, drops and a restart.
+// TestSizeIsReportedWhileAWriteHangs checks that Size returns while a write hangs, and equals the size of the files
+// over new segments, drops and a restart.
 func TestSizeIsReportedWhileAWriteHangs(t *testing.T) {
 	dir := t.TempDir()
 	begun, goOn := make(chan struct{}), make(chan struct{})

@@ -101,8 +101,8 @@ func TestALeaderThatDoesNotAnswerIsNone(t *testing.T) {
 	}
 }
 
-// TestCutAnswerIsReported checks that an answer that an indexer breaks off ends with an error line after whole lines; if
-// a part of a long line was sent the connection is cut. A short answer that is cut is not sent.
+// TestCutAnswerIsReported checks that an answer that an indexer breaks off ends with an error line after whole lines;
+// if a part of a long line was sent the connection is cut. A short answer that is cut is not sent.
 func TestCutAnswerIsReported(t *testing.T) {
 	long := `{"key":["` + strings.Repeat("x", 3*pieceOfAnswer) + `"],"id":"c"}` + "\n"
 	const a, b = `{"key":[1],"id":"a"}` + "\n", `{"key":[2],"id":"b"}` + "\n"

@@ -17,8 +17,8 @@ import (
 
 // committed is the record of the newest entries that this server has seen committed, in a small file beside the log,
 // since the library keeps no commit index on disk. A record is in the page cache before the effects of the entry can be
-// seen, and survives the process; it is synced only at an orderly stop, so that a power loss may take back the last half
-// minute of it. An older record is true, too: what was committed stays committed.
+// seen, and survives the process; it is synced only at an orderly stop, so that a power loss may take back the last
+// half minute of it. An older record is true, too: what was committed stays committed.
 //
 // Each kind of writer has a place of its own in the file, and in memory, so that writers need no lock.
 type committed struct {

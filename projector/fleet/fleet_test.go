@@ -194,8 +194,8 @@ func TestAMemberEnds(t *testing.T) {
 	}
 }
 
-// TestTroubleIsReportedOnce: a repeated error is logged once in a while, whatever its numbers; a different one is logged
-// at once.
+// TestTroubleIsReportedOnce: a repeated error is logged once in a while, whatever its numbers; a different one is
+// logged at once.
 func TestTroubleIsReportedOnce(t *testing.T) {
 	var l troubleLog
 	at := time.Now()

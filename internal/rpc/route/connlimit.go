@@ -45,8 +45,8 @@ const (
 	limitLogged = time.Minute
 )
 
-// MostConnections returns how many connections a port may have open at a time in this process: a third of the files that
-// it may have open, within bounds.
+// MostConnections returns how many connections a port may have open at a time in this process: a third of the files
+// that it may have open, within bounds.
 func MostConnections() int {
 	files, known := openFiles()
 	if !known {

@@ -23,7 +23,8 @@ func (l *scene) cluster(s *statecontext.State) *rebalance.Cluster {
 	}
 	r := &rebalance.Cluster{Revision: s.DefinitionsRevision()}
 	for i := range s.Indexers() {
-		n := rebalance.Node{ID: i.Node, UUID: i.UUID, Name: i.Name, Zone: i.Zone, Capacity: i.Capacity, Role: l.role(s, i.Node)}
+		n := rebalance.Node{ID: i.Node, UUID: i.UUID, Name: i.Name, Zone: i.Zone, Capacity: i.Capacity,
+			Role: l.role(s, i.Node)}
 		if c := l.components.indexers[i.Node]; c != nil {
 			n.Shut, n.Free = c.health, c.room
 		}
