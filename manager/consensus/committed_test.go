@@ -226,7 +226,7 @@ func TestLogWithoutWhatWasCommitted(t *testing.T) {
 				return
 			}
 			if !errors.Is(err, ErrStore) || !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), tc.want) ||
-				!strings.Contains(err.Error(), "Way out") || !strings.Contains(err.Error(), path) {
+				!strings.Contains(err.Error(), "Remedy") || !strings.Contains(err.Error(), path) {
 				t.Errorf("got %v, want %s", err, tc.want)
 			}
 		})
