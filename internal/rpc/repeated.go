@@ -14,8 +14,9 @@ import (
 
 // Repeated describes the first field that an object of body, at any depth, has twice, and where; it returns "" if there
 // is none. A decoder would use the last one without an error. Names that differ only in case are the same field of a
-// struct, since encoding/json matches them so, and two keys of a map or of a json.RawMessage. body is valid JSON and is
-// decoded into v.
+// struct, since encoding/json matches them so, and two keys of a map. Values that are kept as they are
+// (json.RawMessage, any) are not checked: they stand for parts of documents, which may have a field twice. body is valid
+// JSON and is decoded into v; if v is nil, all objects are checked, with regard to case.
 func Repeated(body []byte, v any) string {
 	var at path
 	for i := 0; i < len(body); i++ {
@@ -39,7 +40,12 @@ func Repeated(body []byte, v any) string {
 				continue
 			}
 			same, cased := at[len(at)-1].named(body[from : i+1])
-			if same || cased && at.inStruct(reflect.TypeOf(v)) {
+			if cased && v != nil {
+				same, cased = at.counts(same, reflect.TypeOf(v))
+			} else {
+				cased = same
+			}
+			if cased {
 				how := ""
 				if !same {
 					how = " in another case"
@@ -65,6 +71,9 @@ type level struct {
 	names  [][]byte
 	many   map[string]bool // of the names, beyond a few
 	folded map[string]bool // of the same names, without case
+
+	typed bool         // t is known
+	t     reflect.Type // into which the value is decoded; nil: it is kept as it is
 }
 
 // down adds a level; it uses the lists of names of earlier ones again.
@@ -119,30 +128,45 @@ func folded(name []byte) string {
 	}, name))
 }
 
-// inStruct reports whether the object that p ends in is decoded into a struct; t is the type for the whole body.
-func (p path) inStruct(t reflect.Type) bool {
-	for _, l := range p[:len(p)-1] {
-		t = l.within(plain(t))
+// counts reports whether two fields of the object that p ends in count as one, whose names are the same, or differ only
+// in case; t is the type for the whole body.
+func (p path) counts(same bool, t reflect.Type) (exactly, atAll bool) {
+	switch t = p.decodedInto(t); {
+	case t == nil:
+		return false, false
+	case t.Kind() == reflect.Struct:
+		return same, true
 	}
-	t = plain(t)
-	return t != nil && t.Kind() == reflect.Struct
+	return same, same
 }
 
-// plain returns the type that t points to; nil if that decodes itself, as a json.RawMessage does.
+// decodedInto returns the type into which the value that p ends in is decoded; nil: it is kept as it is. The types of
+// all levels are looked up once.
+func (p path) decodedInto(root reflect.Type) reflect.Type {
+	if l := &p[len(p)-1]; !l.typed {
+		if l.typed = true; len(p) == 1 {
+			l.t = plain(root)
+		} else if above := p[:len(p)-1]; above.decodedInto(root) != nil {
+			l.t = plain(above[len(above)-1].within())
+		}
+	}
+	return p[len(p)-1].t
+}
+
+// plain returns the type that t points to; nil if a value of it is kept as it is, or decodes itself.
 func plain(t reflect.Type) reflect.Type {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if t == nil || reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+	if t == nil || t.Kind() == reflect.Interface || reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
 		return nil
 	}
 	return t
 }
 
-// within returns the type of the value that l leads to, if l is decoded into a t; nil: any value fits.
-func (l *level) within(t reflect.Type) reflect.Type {
-	switch {
-	case t == nil:
+// within returns the type of the value that l leads to; nil: any value fits.
+func (l *level) within() reflect.Type {
+	switch t := l.t; {
 	case l.array && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array), !l.array && t.Kind() == reflect.Map:
 		return t.Elem()
 	case !l.array && t.Kind() == reflect.Struct:
