@@ -174,11 +174,11 @@ func TestUrgentMergesFirst(t *testing.T) {
 		time.Sleep(patience)
 		synctest.Wait()
 		merging("the less urgent store has not answered for patience", high)
-		low.hang.Store(nil)
-		close(gate)
 		for _, h := range []*hanging{low, high} {
 			h.idle.Store(true)
 		}
+		low.hang.Store(nil)
+		close(gate)
 		high.done()
 		merging("no store has anything to merge", nil)
 		for _, h := range []*hanging{low, high} {

@@ -59,7 +59,7 @@ func openSlice(store *Store, dir string, memTable, budget int64) (*Slice, int64,
 	if err := errors.Join(s.loadCheckpoints(), s.removeGenerations(m.Generation)); err != nil {
 		return nil, 0, classify(m.Copy, dir, err)
 	}
-	read, err := s.openOrRecover(context.Background(), m.Generation, max(budget, 0))
+	read, _, err := s.openOrRecover(context.Background(), m.Generation, max(budget, 0))
 	return s, read, err
 }
 
@@ -77,27 +77,28 @@ func (s *Slice) removeGenerations(but uint64) error {
 	return err
 }
 
-// openOrRecover opens the given generation, for reading alone if the disk is full; if that is damaged, the newest
-// intact checkpoint; otherwise an empty folder.
-func (s *Slice) openOrRecover(ctx context.Context, number uint64, budget int64) (read int64, err error) {
+// openOrRecover opens the given generation, for reading alone if the disk is full, which full reports then; if that is
+// damaged, the newest intact checkpoint; otherwise an empty folder.
+func (s *Slice) openOrRecover(ctx context.Context, number uint64, budget int64) (read int64, full, err error) {
 	dir := s.generationDir(number)
 	eng, err := openPebble(s.store.res, dir, s.meta, s.memTable, false)
 	if errors.Is(err, ErrDiskFull) {
-		eng, err = openToRead(s.store.res, dir, s.meta, s.memTable, err)
+		full = err
+		eng, err = openToRead(s.store.res, dir, s.meta, s.memTable, full)
 	}
 	if err == nil {
 		if read, err = eng.verify(ctx, budget, nil); err == nil {
 			s.install(&generation{number: number, dir: dir, eng: eng})
 			s.setRecovery(Recovery{Outcome: Intact})
-			return read, nil
+			return read, full, nil
 		}
 		err = errors.Join(err, eng.close())
 	}
 	var corrupt *CorruptError
 	if !errors.As(err, &corrupt) {
-		return read, err
+		return read, nil, err
 	}
-	return read, s.fallBack(ctx, number+1, corrupt)
+	return read, nil, s.fallBack(ctx, number+1, corrupt)
 }
 
 // fallBack opens the newest intact checkpoint, or an empty folder.
@@ -189,10 +190,11 @@ func (s *Slice) Recover(ctx context.Context, readers time.Duration) (Recovery, e
 			return Recovery{}, err
 		}
 	}
-	if _, err := s.openOrRecover(ctx, number, -1); err != nil {
+	_, full, err := s.openOrRecover(ctx, number, -1)
+	if err != nil {
 		return Recovery{}, err
 	}
-	return s.Recovery(), s.gen.eng.failing()
+	return s.Recovery(), full
 }
 
 // awaitClosed waits until a retired generation has no readers. If that takes too long, the generation is reinstated.
