@@ -51,7 +51,7 @@ func TestOneThatHangsHoldsNoOtherUp(t *testing.T) {
 	}
 	brief, end := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer end()
-	if _, err := c.Topics(brief, server.URL+"/kv/hangs"); err == nil || !strings.Contains(err.Error(), "under way") {
+	if _, err := c.Topics(brief, server.URL+"/kv/hangs"); err == nil || !strings.Contains(err.Error(), "already running") {
 		t.Errorf("one that there is no room for: %v", err)
 	}
 	close(goOn)

@@ -93,7 +93,7 @@ func TestUnreachedByConnectionsThatEnd(t *testing.T) {
 			}
 			time.Sleep(backoffMost)
 		}
-		if got, want := f.shown(from), "1 at n1 since 0: while waiting for more to send: cut"; got != want {
+		if got, want := f.shown(from), "1 at n1 since 0: waiting for more to send: cut"; got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 		time.Sleep(3 * time.Second)

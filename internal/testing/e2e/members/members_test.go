@@ -162,7 +162,7 @@ func (w *town) recover(ctx context.Context, n int) {
 	id := fmt.Sprintf("m%d", n)
 	w.does(ctx, errcode.ExitConflict, "", []string{"cluster", "recover", "--data", id}, "in use")
 	w.procs[id].Stop()
-	w.does(ctx, errcode.ExitFailed, "", []string{"cluster", "recover", "--data", id}, "would be removed for ever",
+	w.does(ctx, errcode.ExitFailed, "", []string{"cluster", "recover", "--data", id}, "would be removed permanently",
 		"--yes-lose-data")
 	w.does(ctx, errcode.ExitOK, "", []string{"cluster", "recover", "--data", id, "--yes-lose-data"})
 	w.spawn(id, w.procs[id].Args...)
