@@ -86,7 +86,7 @@ func (p *Projector) registerGauges(r prometheus.Registerer) {
 	g("kv_troubles", "Buckets for which the KV node does not answer now.", func() float64 {
 		return float64(len(p.troubles.list(p.cfg.KV, time.Now())))
 	})
-	g("unreached_ports", "Data ports of indexers to which no connection has worked for 5 s, or that refuse maintenance "+
+	g("unreached_ports", "Data ports of indexers to which no connection has worked for 5 s, or that refuse "+
 		"streams.", func() float64 {
 		all := p.router.Unreached()
 		p.mu.Lock()

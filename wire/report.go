@@ -114,7 +114,7 @@ const (
 )
 
 // Unreached describes a data port of an indexer that a projector cannot connect to although it has data for it, or
-// that refuses its maintenance streams.
+// that refuses its streams.
 type Unreached struct {
 	Node    index.NodeID `json:"node"`
 	Address string       `json:"address"` // host:port

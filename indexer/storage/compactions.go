@@ -289,7 +289,11 @@ func (m *compactor) run() {
 			}
 		default:
 			m.stale = false
-			if m.want = m.waiting(); m.want == nil {
+			want := m.waiting()
+			if m.stale && !m.stopped {
+				continue // the store has asked again meanwhile
+			}
+			if m.want = want; want == nil {
 				m.waits(false)
 			}
 		}

@@ -266,12 +266,12 @@ func (l *lane) unreachable(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.link.state, l.link.failed, l.link.hangUp = down, err.Error(), nil
-	switch {
-	case l.need.unwanted:
-	case l.topic.cfg.Class != keyversion.ClassMaintenance && errors.Is(err, transport.ErrRefused):
-		l.topic.router.tries.drop(l.tryKey()) // it answers; an indexer that has just started refuses side streams
-	default:
-		l.topic.router.tries.failed(l.tryKey(), err, time.Now())
+	if !l.need.unwanted {
+		after := unreachedAfter
+		if l.topic.cfg.Class != keyversion.ClassMaintenance && errors.Is(err, transport.ErrRefused) {
+			after = refusedAfter
+		}
+		l.topic.router.tries.failed(l.tryKey(), err, time.Now(), after)
 	}
 	l.stats.Failures++
 	l.broadcast()

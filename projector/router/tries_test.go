@@ -15,7 +15,7 @@ func TestTriesAreBounded(t *testing.T) {
 	now := time.UnixMilli(1_000_000)
 	var x tries
 	for i := range 2 * maxTries {
-		x.failed(tryKey{addr: fmt.Sprint(i)}, errors.New("x\xff"+strings.Repeat("é", maxTry)), now)
+		x.failed(tryKey{addr: fmt.Sprint(i)}, errors.New("x\xff"+strings.Repeat("é", maxTry)), now, unreachedAfter)
 	}
 	all := x.list(now.Add(unreachedAfter))
 	if len(all) != maxTries {
@@ -25,7 +25,7 @@ func TestTriesAreBounded(t *testing.T) {
 		t.Errorf("an error has %d bytes: %q", len(e), e)
 	}
 	now = now.Add(triesKept + time.Second)
-	x.failed(tryKey{addr: "new"}, errors.New("refused"), now)
+	x.failed(tryKey{addr: "new"}, errors.New("refused"), now, unreachedAfter)
 	if len(x.all) != 1 {
 		t.Errorf("%d are kept after a while, want the new one", len(x.all))
 	}
@@ -38,9 +38,9 @@ func TestTriesOfOneEndpoint(t *testing.T) {
 	var x tries
 	for i, k := range []tryKey{{node: 2, addr: "a", bucket: "x", connection: 1}, {node: 2, addr: "a", bucket: "a"},
 		{node: 2, addr: "a", bucket: "x"}, {node: 10, addr: "a"}, {node: 1, addr: "b"}, {node: 1, addr: "a"}} {
-		x.failed(k, fmt.Errorf("failure %d", i), began.Add(time.Duration(i)*time.Millisecond))
+		x.failed(k, fmt.Errorf("failure %d", i), began.Add(time.Duration(i)*time.Millisecond), unreachedAfter)
 	}
-	x.failed(tryKey{node: 1, addr: "c"}, errors.New("too new"), began.Add(time.Second))
+	x.failed(tryKey{node: 1, addr: "c"}, errors.New("too new"), began.Add(time.Second), unreachedAfter)
 	var got []string
 	for _, u := range x.list(began.Add(unreachedAfter + time.Second/2)) {
 		got = append(got, fmt.Sprintf("%d %s %s", u.Node, u.Address, u.Error))

@@ -20,6 +20,9 @@ const (
 	// unreachedAfter is how long attempts to reach an endpoint must have failed before it is listed: a process that was
 	// restarted answers before.
 	unreachedAfter = 5 * time.Second
+	// refusedAfter is how long an endpoint must have refused a side stream: an indexer that has just started, or ends a
+	// verification, refuses some for up to a minute, on a port that works.
+	refusedAfter = 2 * time.Minute
 	// triesKept is how long a failure counts if no other one follows. A lane tries again at least every 3 s (dialTimeout
 	// and backoffMax); a side stream that does not arrive is requested again, and has no lane for a moment.
 	triesKept = 10 * time.Second
@@ -27,7 +30,7 @@ const (
 	maxTry    = 300 // bytes of the error
 )
 
-// Unreached is an endpoint to which no connection works, or a maintenance port that refuses them.
+// Unreached is an endpoint to which no connection works, or which refuses them.
 type Unreached struct {
 	Node    index.NodeID
 	Address string
@@ -52,9 +55,10 @@ type tryKey struct {
 
 type try struct {
 	err         string
-	refused     bool      // err is the endpoint's answer
-	since, last time.Time // of the failures
-	up          time.Time // when a connection was made after the last one; zero: there was none
+	refused     bool          // err is the endpoint's answer
+	after       time.Duration // how long attempts must have failed before the endpoint is listed
+	since, last time.Time     // of the failures
+	up          time.Time     // when a connection was made after the last one; zero: there was none
 }
 
 // over reports whether the failures no longer count: a connection has stood for a while since, or there was no other
@@ -63,8 +67,9 @@ func (x *try) over(now time.Time) bool {
 	return !x.up.IsZero() && now.Sub(x.up) > backoffMax || now.Sub(x.last) > triesKept
 }
 
-// failed records a failed attempt, or the end of a connection that was of no use.
-func (t *tries) failed(key tryKey, err error, now time.Time) {
+// failed records a failed attempt, or the end of a connection that was of no use. The endpoint is listed if that goes
+// on for after.
+func (t *tries) failed(key tryKey, err error, now time.Time, after time.Duration) {
 	text, refused := steady(err.Error(), key.addr), errors.Is(err, transport.ErrRefused)
 	text = wire.Cut(strings.TrimPrefix(text, transport.ErrRefused.Error()+": "), maxTry)
 	t.mu.Lock()
@@ -83,7 +88,7 @@ func (t *tries) failed(key tryKey, err error, now time.Time) {
 		x = &try{since: now}
 		t.all[key] = x
 	}
-	x.err, x.refused, x.last, x.up = text, refused, now, time.Time{}
+	x.err, x.refused, x.after, x.last, x.up = text, refused, after, now, time.Time{}
 }
 
 // connected records a connection that has not been of use yet.
@@ -106,7 +111,7 @@ func (t *tries) forget(now time.Time) {
 	maps.DeleteFunc(t.all, func(_ tryKey, x *try) bool { return x.over(now) })
 }
 
-// list returns the endpoints that attempts have failed to reach for unreachedAfter, ascending by node and address. Of
+// list returns the endpoints that attempts have failed to reach for long enough, ascending by node and address. Of
 // several connections to one, the first that failed counts.
 func (t *tries) list(now time.Time) []Unreached {
 	all := t.oldest(now)
@@ -128,7 +133,7 @@ func (t *tries) oldest(now time.Time) (all []Unreached) {
 	at := make(map[endpoint]tryKey, len(t.all))
 	for k, x := range t.all {
 		to := endpoint{k.node, k.addr}
-		if now.Sub(x.since) < unreachedAfter {
+		if now.Sub(x.since) < x.after {
 			continue
 		}
 		if before, ok := at[to]; !ok || cmp.Or(x.since.Compare(t.all[before].since), strings.Compare(k.bucket, before.bucket),
@@ -143,8 +148,8 @@ func (t *tries) oldest(now time.Time) (all []Unreached) {
 	return all
 }
 
-// Unreached returns the endpoints to which no connection has worked for 5 seconds, ascending by node and address. It
-// does not block. It lists no endpoint that was never tried, or that the newest view does not contain.
+// Unreached returns the endpoints to which no connection has worked for 5 seconds, or which have refused side streams
+// for two minutes, ascending by node and address. It does not block. It lists no endpoint that was never tried, or that the newest view does not contain.
 func (r *Router) Unreached() []Unreached { return r.tries.list(time.Now()) }
 
 var (

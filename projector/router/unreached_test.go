@@ -134,8 +134,8 @@ func TestUnreachedOverRequests(t *testing.T) {
 	})
 }
 
-// An endpoint that refuses maintenance streams is listed, with its reason. One that refuses side streams is reached: it
-// is not listed, and no longer if it was.
+// An endpoint that refuses maintenance streams is listed, with its reason. One that refuses side streams is not
+// listed, and no longer if it was, unless it refuses them for minutes.
 func TestUnreachedByRefusals(t *testing.T) {
 	t.Parallel()
 	for class, want := range map[keyversion.Class]string{
@@ -164,6 +164,8 @@ func TestUnreachedByRefusals(t *testing.T) {
 				f.tap.set(f.tap.refuse, "n1", false)
 				check("refused", want)
 				check("still refused", want)
+				time.Sleep(2 * time.Minute) // refusedAfter
+				check("refused all the time", "1 at n1 since 0: try again (refused)")
 				f.tap.set(f.tap.deny, "n1", false)
 				check("accepted", "")
 			})

@@ -109,13 +109,13 @@ type ProjectorStatus struct {
 	// KV lists the buckets about which it cannot ask its KV node.
 	KV []KVTrouble `json:"kv,omitempty"`
 	// Unreached lists the data ports of indexers, of those that are active, that it has not been able to reach for 5 s or
-	// more, or that refuse its maintenance streams. UnreachedOmitted counts such ports that are left out.
+	// more, or that refuse its streams. UnreachedOmitted counts such ports that are left out.
 	Unreached        []UnreachedPort `json:"unreached,omitempty"`
 	UnreachedOmitted int             `json:"unreached_omitted,omitempty"`
 }
 
 // UnreachedPort is a data port of an indexer that a projector cannot connect to although it has data for it, or that
-// refuses its maintenance streams.
+// refuses its streams.
 type UnreachedPort struct {
 	Indexer string       `json:"indexer"` // its name
 	Node    index.NodeID `json:"node"`
