@@ -132,7 +132,8 @@ type Spec struct {
 }
 
 // ParseRequest parses a request strictly: an unknown field is an error, and so is one that is there twice, or anything
-// after the JSON object. Values of keys may be any JSON. An empty body selects all rows. Errors are *Error with code BAD_REQUEST and name the field or the position.
+// after the JSON object. Values of keys may be any JSON. An empty body selects all rows. Errors are *Error with code
+// BAD_REQUEST and name the field or the position.
 func ParseRequest(body []byte) (Request, error) {
 	r := Request{Consistency: Any}
 	if len(bytes.TrimSpace(body)) == 0 {

@@ -15,8 +15,8 @@ import (
 // Repeated describes the first field that an object of body, at any depth, has twice, and where; it returns "" if there
 // is none. A decoder would use the last one without an error. Names that differ only in case are the same field of a
 // struct, since encoding/json matches them so, and two keys of a map. Values that are kept as they are
-// (json.RawMessage, any) are not checked: they stand for parts of documents, which may have a field twice. body is valid
-// JSON and is decoded into v; if v is nil, all objects are checked, with regard to case.
+// (json.RawMessage, any) are not checked: they stand for parts of documents, which may have a field twice. body is
+// valid JSON and is decoded into v; if v is nil, all objects are checked, with regard to case.
 func Repeated(body []byte, v any) string {
 	var at path
 	for i := 0; i < len(body); i++ {
