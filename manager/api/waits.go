@@ -72,8 +72,8 @@ func hostsOf(x *statecontext.Index) map[index.NodeID]bool {
 }
 
 // unreachedHosts returns, for each projector, which live indexers with copies of an index get nothing from it, because
-// it cannot reach a port that counts. Only the texts that fewOf keeps are made: a leader may know of thousands of ports,
-// for each index of a listing.
+// it cannot reach a port that counts. Only the texts that fewOf keeps are made: a leader may know of thousands of
+// ports, for each index of a listing.
 func unreachedHosts(x *statecontext.Index, now *core.Status, counts func(*core.UnreachedPort) bool) (all []string) {
 	var hosts map[index.NodeID]bool // made for the first port: most often there is none
 	for i := range now.Projectors {

@@ -149,7 +149,8 @@ func (t *tries) oldest(now time.Time) (all []Unreached) {
 }
 
 // Unreached returns the endpoints to which no connection has worked for 5 seconds, or which have refused side streams
-// for two minutes, ascending by node and address. It does not block. It lists no endpoint that was never tried, or that the newest view does not contain.
+// for two minutes, ascending by node and address. It does not block. It lists no endpoint that was never tried, or that
+// the newest view does not contain.
 func (r *Router) Unreached() []Unreached { return r.tries.list(time.Now()) }
 
 var (
