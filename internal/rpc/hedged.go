@@ -24,23 +24,28 @@ func Hedged(ctx context.Context, places []string, ask func(ctx context.Context, 
 		defer asking.Wait()
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		answers, next := make(chan answer, len(places)), time.NewTimer(0)
+		answers, next := make(chan answer, len(places)), time.NewTimer(hedge)
 		defer next.Stop()
-		for asked, answered := 0, 0; answered < len(places); {
+		asked := 0
+		askNext := func() {
+			if asked == len(places) || ctx.Err() != nil {
+				return
+			}
+			place := places[asked]
+			asked++
+			asking.Go(func() { answers <- answer{place, ask(ctx, place)} })
+			next.Reset(hedge)
+		}
+		askNext()
+		for answered := 0; answered < len(places); {
 			select {
 			case <-next.C:
-				if asked == len(places) || ctx.Err() != nil {
-					continue
-				}
-				place := places[asked]
-				asked++
-				asking.Go(func() { answers <- answer{place, ask(ctx, place)} })
-				next.Reset(hedge)
+				askNext()
 			case a := <-answers:
 				if answered++; !yield(a.place, a.err) {
 					return
 				}
-				next.Reset(0)
+				askNext()
 			case <-ctx.Done():
 				return
 			}
