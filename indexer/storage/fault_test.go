@@ -19,7 +19,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/ingest"
-	"tidemark/internal/room"
+	"tidemark/internal/diskspace"
 	"tidemark/internal/testing/need"
 )
 
@@ -125,8 +125,8 @@ func TestNoFilesLeft(t *testing.T) {
 	if n := store.Room(); n < 1<<39 {
 		t.Errorf("room for %d bytes", n)
 	}
-	has := room.Room{Free: 1 << 40, Total: 1 << 40, AllFiles: 1 << 20}
-	store.res.space.files = func(string) (room.Room, error) { return has, nil }
+	has := diskspace.Space{Free: 1 << 40, Total: 1 << 40, AllFiles: 1 << 20}
+	store.res.space.files = func(string) (diskspace.Space, error) { return has, nil }
 	for _, err := range []error{slice.Flush(t.Context(), historyBatch(1)), store.res.space.room(1)} {
 		if !errors.Is(err, ErrDiskFull) || !strings.Contains(err.Error(), "0 of 1048576 files (inodes) are left under data") {
 			t.Errorf("without inodes: %v", err)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"tidemark/internal/room"
+	"tidemark/internal/diskspace"
 )
 
 const (
@@ -116,7 +116,7 @@ type space struct {
 	fs      vfs.FS
 	dir     string
 	reserve int64
-	files   func(dir string) (room.Room, error)
+	files   func(dir string) (diskspace.Space, error)
 
 	mu       sync.Mutex // never held during disk operations, because every flush takes it
 	promised int64

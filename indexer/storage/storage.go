@@ -32,7 +32,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
-	"tidemark/internal/room"
+	"tidemark/internal/diskspace"
 )
 
 // Defaults of Options.
@@ -179,7 +179,7 @@ func Open(o Options) (*Store, error) {
 			fs: o.FS, tune: o.tune, yield: o.Yield, cache: cache, files: pebble.NewFileCache(max(1, o.Compactions), o.OpenFiles),
 			compactions: newCompactions(o.Compactions), memory: newMemory(o.MemTableBytes, o.kept), logger: o.Logger,
 			mostIdle: min(maxAllIdle, o.CacheBytes/idleCache),
-			space:    &space{fs: o.FS, dir: o.Dir, reserve: o.ReserveBytes, files: room.Of},
+			space:    &space{fs: o.FS, dir: o.Dir, reserve: o.ReserveBytes, files: diskspace.Of},
 		},
 	}
 	s.res.space.fill()

@@ -9,7 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"tidemark/internal/seldom"
+	"tidemark/internal/loglimit"
 )
 
 // guard counts a server's connections, refuses those above the limit, and logs those that ended without a valid
@@ -22,14 +22,14 @@ type guard struct {
 	mu    sync.Mutex
 	most  int
 	conns map[string]*guarded // by remote address
-	lines seldom.Lines
+	lines loglimit.Limiter
 }
 
 func newGuard(log hclog.Logger, most int, now func() time.Time) *guard {
 	return &guard{log: log, now: now, most: most, conns: make(map[string]*guarded)}
 }
 
-// say logs what a connection did before it was admitted: anyone can cause it, see package seldom.
+// say logs what a connection did before it was admitted: anyone can cause it, see package loglimit.
 func (g *guard) say(level hclog.Level, what, addr string, args ...any) {
 	g.mu.Lock()
 	leftOut, due := g.lines.Due(level.String()+what, addr, g.now())

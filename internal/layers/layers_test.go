@@ -16,7 +16,7 @@ const module = "tidemark/"
 
 // floor is the one table of the architecture.
 var floor = map[string]int{
-	"index": 0, "timestamp": 0, "collate": 0, "errcode": 0, "internal/seldom": 0,
+	"index": 0, "timestamp": 0, "collate": 0, "errcode": 0, "internal/loglimit": 0,
 	"kv/mcbp": 1, "kv/access": 2, "partition": 1, "keyversion": 1, "indexer/scanport": 1, "kv/connstr": 1,
 	"stability": 2, "rollback": 2, "rebalance": 2, "streams": 2, "lifecycle": 2, "liveness": 2, "ingest": 2,
 	"expression": 2, "wire": 2,
@@ -25,7 +25,7 @@ var floor = map[string]int{
 	"internal/rpc":   4, "internal/rpc/route": 5, "internal/tracing": 5, "internal/logging": 5, "internal/config": 4, "internal/failpoint": 4, "internal/documents": 4, "internal/testing/pipenet": 4,
 	"internal/testing/allocbound": 5, "internal/testing/planted": 4, "internal/version": 4, "internal/leash": 4, "internal/history": 5, "internal/supervise": 5, "internal/filelock": 4, "internal/node": 8, "internal/testing/need": 4,
 	"internal/testing/ports": 4, "internal/testing/families": 4, "internal/testing/draws": 4, "internal/testing/atonce": 5, "internal/testing/raced": 4, "internal/testing/garbage": 4,
-	"internal/detector": 4, "internal/room": 4, "internal/tlsconf": 4, "indexer/transport": 4, "indexer/transfer": 5, "kv/kvclient": 4,
+	"internal/detector": 4, "internal/diskspace": 4, "internal/tlsconf": 4, "indexer/transport": 4, "indexer/transfer": 5, "kv/kvclient": 4,
 	"manager/auth": 5, "manager/statistics": 5, "fsm": 5, "manager/consensus": 5, "projectorclient": 5, "indexerclient": 6, "managerclient": 5,
 	"client": 5, "projector/feed": 5, "projector/router": 5, "kv/doctor": 5,
 	"indexer/storage": 5, "indexer/scan": 5, "indexer/pace": 4, "indexer/meters": 4, "indexer/health": 4, "indexer/jsonfile": 4, "indexer/packed": 6, "indexer/snapshots": 6, "indexer/peers": 6, "indexer/copies": 7, "indexer/verify": 7, "indexer/catalog": 7, "indexer/scanserver": 7, "indexer/core": 3, "projector/core": 3, "internal/testing/rpctest": 6, "internal/testing/tracingtest": 5,

@@ -111,7 +111,7 @@ func newConn(s *Server, nc net.Conn, id uint64) *conn {
 
 func (c *conn) close() { _ = c.nc.Close() }
 
-// warn logs what a client did wrong. Clients without any permission can cause it: see package seldom.
+// warn logs what a client did wrong. Clients without any permission can cause it: see package loglimit.
 func (c *conn) warn(what string, args ...any) {
 	addr := c.nc.RemoteAddr().String()
 	c.srv.mu.Lock()

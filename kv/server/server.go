@@ -25,7 +25,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
-	"tidemark/internal/seldom"
+	"tidemark/internal/loglimit"
 	"tidemark/kv/access"
 	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
@@ -151,7 +151,7 @@ type Server struct {
 	buckets map[string]*Bucket
 	dcp     map[dcpName]*conn
 	nextID  uint64
-	warned  seldom.Lines
+	warned  loglimit.Limiter
 
 	lagging map[*Bucket]*laggingConfigs // for the mood MapLag
 }

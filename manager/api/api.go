@@ -31,9 +31,9 @@ import (
 	"tidemark/internal/config"
 	"tidemark/internal/detector"
 	"tidemark/internal/history"
+	"tidemark/internal/loglimit"
 	"tidemark/internal/rpc"
 	tables "tidemark/internal/rpc/route"
-	"tidemark/internal/seldom"
 	"tidemark/internal/tlsconf"
 	"tidemark/manager/auth"
 	"tidemark/manager/consensus"
@@ -107,10 +107,10 @@ type API struct {
 	refused refusals
 }
 
-// refusals limits the log lines of refused requests: anyone can cause them, see package seldom.
+// refusals limits the log lines of refused requests: anyone can cause them, see package loglimit.
 type refusals struct {
 	mu    sync.Mutex
-	lines seldom.Lines
+	lines loglimit.Limiter
 }
 
 // New returns an API.

@@ -1,6 +1,8 @@
 package consensus
 
-import "tidemark/internal/room"
+import "tidemark/internal/diskspace"
 
 // Full makes a server's file system seem to have this room.
-func Full(c *Config, r room.Room) { c.room = func(string) (room.Room, error) { return r, nil } }
+func Full(c *Config, r diskspace.Space) {
+	c.room = func(string) (diskspace.Space, error) { return r, nil }
+}

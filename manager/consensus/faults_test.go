@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"tidemark/index"
-	"tidemark/internal/room"
+	"tidemark/internal/diskspace"
 	"tidemark/manager/consensus"
 )
 
@@ -347,7 +347,7 @@ func TestBadDiskOfAFollower(t *testing.T) {
 func TestNoFilesLeft(t *testing.T) {
 	virtual(t, 3, func(c *consensus.Config) {
 		if c.MinFree = 1 << 20; c.Name == "m1" {
-			consensus.Full(c, room.Room{Free: 1 << 40, Total: 1 << 41, AllFiles: 1 << 20})
+			consensus.Full(c, diskspace.Space{Free: 1 << 40, Total: 1 << 41, AllFiles: 1 << 20})
 		}
 	}, func(t *testing.T, _ *hub, all servers) {
 		all.propose(projector("p", "x"))

@@ -13,8 +13,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"go.opentelemetry.io/otel/trace"
 
+	"tidemark/internal/loglimit"
 	"tidemark/internal/rpc"
-	"tidemark/internal/seldom"
 	"tidemark/internal/tlsconf"
 )
 
@@ -50,13 +50,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return rpc.Serve(ctx, server, s.TLS.Listen(limit, tlsconf.HTTP), s.Grace)
 }
 
-// handshakes logs the messages of net/http. Anyone can make a TLS handshake fail: see package seldom.
+// handshakes logs the messages of net/http. Anyone can make a TLS handshake fail: see package loglimit.
 type handshakes struct {
 	to  hclog.Logger
 	now func() time.Time
 
 	mu    sync.Mutex
-	lines seldom.Lines
+	lines loglimit.Limiter
 }
 
 // Write implements io.Writer.

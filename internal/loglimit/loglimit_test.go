@@ -1,4 +1,4 @@
-package seldom
+package loglimit
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 
 // TestLines checks that each host gets a line of each message a minute, and that the lines count what is left out.
 func TestLines(t *testing.T) {
-	var l Lines
+	var l Limiter
 	now := time.Unix(1000, 0)
 	for i, s := range []struct {
 		after         time.Duration
@@ -39,7 +39,7 @@ func TestLines(t *testing.T) {
 // TestManyHosts checks that more hosts than are counted apart cause a bounded number of lines, and that each event is
 // counted in one of them at last.
 func TestManyHosts(t *testing.T) {
-	var l Lines
+	var l Limiter
 	const hosts, rounds = 10 * maxLines, 3
 	now, events, counted := time.Unix(1000, 0), 0, 0
 	for round := range rounds {

@@ -1,6 +1,6 @@
-// Package seldom limits the log lines that any sender can cause that reaches a port, so that such lines do not fill the
+// Package loglimit limits the log lines that any sender can cause that reaches a port, so that such lines do not fill the
 // disk: each message of a host is logged once a minute, with the number of those that were left out before it.
-package seldom
+package loglimit
 
 import (
 	"cmp"
@@ -14,9 +14,9 @@ const (
 	maxLines = 256
 )
 
-// Lines counts events and decides which of them are logged. The zero value is ready for use; it is not safe for
+// Limiter counts events and decides which of them are logged. The zero value is ready for use; it is not safe for
 // concurrent use.
-type Lines struct {
+type Limiter struct {
 	of map[line]*logged
 	// forgotten is the number of events without a line of hosts that are not counted apart any more.
 	forgotten int
@@ -31,7 +31,7 @@ type logged struct {
 
 // Due counts an event and reports whether it is to be logged. leftOut is the number of earlier ones that were not: of
 // this message from this host, and of hosts that have stayed away since. addr is the sender's, with its port.
-func (l *Lines) Due(message, addr string, now time.Time) (leftOut int, due bool) {
+func (l *Limiter) Due(message, addr string, now time.Time) (leftOut int, due bool) {
 	of := line{message, host(addr)}
 	t := l.of[of]
 	if t == nil && len(l.of) >= maxLines {
@@ -56,7 +56,7 @@ func (l *Lines) Due(message, addr string, now time.Time) (leftOut int, due bool)
 }
 
 // forget makes room: it forgets hosts whose next event would be logged anyway.
-func (l *Lines) forget(now time.Time) {
+func (l *Limiter) forget(now time.Time) {
 	for of, t := range l.of {
 		if age := now.Sub(t.at); age < 0 || age >= every {
 			l.forgotten += t.left

@@ -1,4 +1,4 @@
-package room
+package diskspace
 
 import (
 	"strings"
@@ -13,7 +13,7 @@ func TestFewFiles(t *testing.T) {
 		few       bool
 	}{{0, 0, false}, {0, 1 << 20, true}, {255, 1 << 20, true}, {256, 1 << 20, false}, {19, 1000, true}, {20, 1000, false},
 		{0, 10, true}, {1, 10, false}} {
-		r := Room{FreeFiles: c.free, AllFiles: c.all}
+		r := Space{FreeFiles: c.free, AllFiles: c.all}
 		if why := r.FewFiles("/data"); (why != "") != c.few || c.few && !strings.Contains(why, "under /data") {
 			t.Errorf("%d of %d files are left: %q", c.free, c.all, why)
 		}

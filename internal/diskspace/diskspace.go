@@ -1,20 +1,20 @@
-// Package room measures what a file system has left, in bytes and in files: one without inodes refuses new files,
+// Package diskspace measures what a file system has left, in bytes and in files: one without inodes refuses new files,
 // however many bytes are free. It does not decide what is done about it.
-package room
+package diskspace
 
 import "fmt"
 
 // leastFiles is how many files should be left; on a small file system a fiftieth of all is enough.
 const leastFiles = 256
 
-// Room is what a file system has, for a user without privileges.
-type Room struct {
+// Space is what a file system has, for a user without privileges.
+type Space struct {
 	Free, Total         uint64 // in bytes
 	FreeFiles, AllFiles uint64 // AllFiles is 0 where files have no limit of their own
 }
 
 // FewFiles describes a file system on which too few files can be made in folder dir; it returns "" if there are enough.
-func (r *Room) FewFiles(dir string) string {
+func (r *Space) FewFiles(dir string) string {
 	least := min(leastFiles, r.AllFiles/50)
 	if r.AllFiles == 0 || r.FreeFiles >= max(least, 1) {
 		return ""
