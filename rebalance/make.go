@@ -91,8 +91,8 @@ type Short struct {
 	Usable int      `json:"usable"`
 }
 
-// Shut is a serving node that should get no copies.
-type Shut struct {
+// Excluded is a serving node that should get no copies.
+type Excluded struct {
 	Node   index.NodeID `json:"node"`
 	Name   string       `json:"name"`
 	Why    string       `json:"why"`
@@ -111,9 +111,9 @@ type Plan struct {
 	Nodes        []Share `json:"nodes"`
 	Short        []Short `json:"short,omitempty"`
 	Balanced     bool    `json:"balanced"` // nothing has to move
-	// Shut lists what is wrong with nodes that get no copies although they serve, or only those that no other node can
-	// take.
-	Shut []Shut `json:"shut,omitempty"`
+	// Excluded lists what is wrong with nodes that get no copies although they serve, or only those that no other node
+	// can take.
+	Excluded []Excluded `json:"excluded,omitempty"`
 	// Left lists indexes of which nothing moves: each is being split, and the plan covers its successor instead.
 	Left []string `json:"left_out,omitempty"`
 	// Remove and Keep are the indexers named in the request for the plan; running the plan marks them accordingly.
@@ -156,8 +156,8 @@ func (o Options) withDefaults() (Options, error) {
 func (o Options) Check() error { _, err := o.withDefaults(); return err }
 
 // Make returns a plan for c, which does not change. Errors wrap ErrTooFewNodes, ErrInput or ErrCertificate. If a plan
-// brings a node more than it has room for, the node is shut and the next plan is made: each is the best for the nodes
-// that are not shut.
+// brings a node more than it has room for, the node is excluded and the next plan is made: each is the best for the
+// nodes that are not excluded.
 func Make(c *Cluster, o Options) (*Plan, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -167,23 +167,24 @@ func Make(c *Cluster, o Options) (*Plan, error) {
 	roomy.Nodes = slices.Clone(c.Nodes)
 	for {
 		p, err := makeOnce(&roomy, o)
-		if err != nil || !shutFull(&roomy, p) {
+		if err != nil || !excludeFull(&roomy, p) {
 			return p, err
 		}
 	}
 }
 
-// shutFull shuts the nodes that have no room for what a plan brings them, and reports whether there are new ones.
-func shutFull(c *Cluster, p *Plan) (some bool) {
+// excludeFull excludes the nodes that have no room for what a plan brings them, and reports whether there are new ones.
+func excludeFull(c *Cluster, p *Plan) (some bool) {
 	brings := map[index.NodeID]int64{}
 	for i := range p.Steps {
 		brings[p.Steps[i].To] += p.Steps[i].Bytes
 	}
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
-		if need := brings[n.ID] + brings[n.ID]/4; n.Shut == "" && n.Free > 0 && need > n.Free { // merges need room, too
-			n.Shut = fmt.Sprintf("its share needs %d MiB with what merges need, and it has %d MiB of room", need>>20, n.Free>>20)
-			n.crammed, some = true, true
+		if need := brings[n.ID] + brings[n.ID]/4; n.Excluded == "" && n.Free > 0 && need > n.Free { // merges need room, too
+			n.Excluded = fmt.Sprintf("its share needs %d MiB with what merges need, and it has %d MiB of room", need>>20,
+				n.Free>>20)
+			n.noRoom, some = true, true
 		}
 	}
 	return some
@@ -204,32 +205,32 @@ func makeOnce(c *Cluster, o Options) (*Plan, error) {
 	m.sources(p.Steps)
 	schedule(p)
 	m.shares(p)
-	m.listShut(p)
+	m.listExcluded(p)
 	p.Balanced = len(p.Steps) == 0
 	return p, nil
 }
 
-// listShut lists the shut nodes.
-func (m *maker) listShut(p *Plan) {
+// listExcluded lists the excluded nodes.
+func (m *maker) listExcluded(p *Plan) {
 	gets := map[index.NodeID]int{}
 	for i := range p.Steps {
 		gets[p.Steps[i].To]++
 	}
 	for i := range m.nodes {
-		if n := &m.nodes[i]; n.Shut != "" && n.Role == Serving {
-			p.Shut = append(p.Shut, Shut{Node: n.ID, Name: n.label(), Why: n.Shut, Copies: gets[n.ID]})
+		if n := &m.nodes[i]; n.Excluded != "" && n.Role == Serving {
+			p.Excluded = append(p.Excluded, Excluded{Node: n.ID, Name: n.label(), Why: n.Excluded, Copies: gets[n.ID]})
 		}
 	}
 }
 
-// open returns the nodes that a slice may have copies on: the usable ones of its index without shut ones that hold
+// open returns the nodes that a slice may have copies on: the usable ones of its index without excluded ones that hold
 // none of it. If there are too few others, or replicas would lose a zone by that, which is worse (as for a new index),
-// those that are shut only for lack of room are added, and those in trouble only if that is still not enough.
+// those that are excluded only for lack of room are added, and those in trouble only if that is still not enough.
 func (m *maker) open(s *sliceOf) []int {
 	usable := m.usable[s.index]
-	shut := func(at int) bool { return m.nodes[at].Shut != "" && !s.holds(m.nodes[at].ID) }
-	inTrouble := func(at int) bool { return shut(at) && !m.nodes[at].crammed }
-	for _, without := range []func(int) bool{shut, inTrouble} {
+	excluded := func(at int) bool { return m.nodes[at].Excluded != "" && !s.holds(m.nodes[at].ID) }
+	inTrouble := func(at int) bool { return excluded(at) && !m.nodes[at].noRoom }
+	for _, without := range []func(int) bool{excluded, inTrouble} {
 		if !slices.ContainsFunc(usable, without) {
 			return usable
 		}

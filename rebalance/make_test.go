@@ -25,10 +25,10 @@ func draw(t *rapid.T) *Cluster {
 			Zone:     rapid.SampledFrom([]string{"", "", "a", "b"}).Draw(t, "zone"),
 			Capacity: rapid.SampledFrom([]uint32{0, 1, 1, 2, 3}).Draw(t, "capacity"),
 			Role:     rapid.SampledFrom([]Role{0, 0, 0, Going, Lost}).Draw(t, "role"),
-			Shut:     rapid.SampledFrom([]string{"", "", "", "full"}).Draw(t, "shut")})
+			Excluded: rapid.SampledFrom([]string{"", "", "", "full"}).Draw(t, "excluded")})
 	}
 	for i := range c.Nodes {
-		c.Nodes[i].crammed = c.Nodes[i].Shut != "" && rapid.Bool().Draw(t, "crammed")
+		c.Nodes[i].noRoom = c.Nodes[i].Excluded != "" && rapid.Bool().Draw(t, "noRoom")
 	}
 	next := index.CopyID(1)
 	for i := range rapid.IntRange(1, 2).Draw(t, "indexes") {
@@ -108,11 +108,11 @@ func choices(c *Cluster) (all [][]int) {
 		for s := range x.Slices {
 			open, roomless := usable, 0
 			for k, n := range c.Nodes {
-				if n.Shut != "" && !slices.ContainsFunc(x.Copies, func(o Copy) bool {
+				if n.Excluded != "" && !slices.ContainsFunc(x.Copies, func(o Copy) bool {
 					return o.Slice == index.SliceID(s) && o.Node == n.ID
 				}) {
 					open &^= 1 << k
-					if n.crammed {
+					if n.noRoom {
 						roomless |= usable & (1 << k)
 					}
 				}
@@ -601,9 +601,9 @@ func BenchmarkPlan(b *testing.B) {
 	}
 }
 
-// TestShutNodes checks that a node in trouble, or without room for its share, gets nothing while others can take it,
-// that the plan names it, and that it gets what no other node can take.
-func TestShutNodes(t *testing.T) {
+// TestExcludedNodes checks that a node in trouble, or without room for its share, gets nothing while others can take
+// it, that the plan names it, and that it gets what no other node can take.
+func TestExcludedNodes(t *testing.T) {
 	cluster := func(nodes ...Node) *Cluster {
 		c := &Cluster{Nodes: []Node{{ID: 1, Name: "i1"}}}
 		for i, n := range nodes {
@@ -618,25 +618,26 @@ func TestShutNodes(t *testing.T) {
 		return c
 	}
 	for _, d := range []struct {
-		name  string
-		nodes []Node
-		role  Role // of i1
-		gets  []int
-		shut  string
+		name     string
+		nodes    []Node
+		role     Role // of i1
+		gets     []int
+		excluded string
 	}{
 		{"nothing is wrong", []Node{{Free: 500 << 20}, {}}, Serving, []int{4, 4}, ""},
-		{"a disk in trouble", []Node{{Shut: "its disk hangs"}, {}}, Serving, []int{0, 6}, "i2 its disk hangs 0"},
+		{"a disk in trouble", []Node{{Excluded: "its disk hangs"}, {}}, Serving, []int{0, 6}, "i2 its disk hangs 0"},
 		{"no room for the share", []Node{{Free: 499 << 20}, {}}, Serving, []int{0, 6},
 			"i2 its share needs 500 MiB with what merges need, and it has 499 MiB of room 0"},
 		{"no room for what another has no room for", []Node{{Free: 499 << 20}, {Free: 749 << 20}}, Serving, []int{0, 0},
 			"i2 its share needs 500 MiB with what merges need, and it has 499 MiB of room 0; " +
 				"i3 its share needs 750 MiB with what merges need, and it has 749 MiB of room 0"},
-		{"no room beside a disk in trouble", []Node{{Shut: "its disk hangs"}, {Free: 1400 << 20}}, Going, []int{0, 12},
+		{"no room beside a disk in trouble", []Node{{Excluded: "its disk hangs"}, {Free: 1400 << 20}}, Going, []int{0, 12},
 			"i2 its disk hangs 0; i3 its share needs 1500 MiB with what merges need, and it has 1400 MiB of room 12"},
-		{"no room on one of those without trouble", []Node{{Shut: "its disk hangs"}, {Free: 700 << 20}, {Free: 2000 << 20}},
+		{"no room on one of those without trouble",
+			[]Node{{Excluded: "its disk hangs"}, {Free: 700 << 20}, {Free: 2000 << 20}},
 			Going, []int{0, 0, 12}, "i2 its disk hangs 0; " +
 				"i3 its share needs 750 MiB with what merges need, and it has 700 MiB of room 0"},
-		{"nobody else can take it", []Node{{Shut: "its disk hangs"}}, Going, []int{12}, "i2 its disk hangs 12"},
+		{"nobody else can take it", []Node{{Excluded: "its disk hangs"}}, Going, []int{12}, "i2 its disk hangs 12"},
 	} {
 		c := cluster(d.nodes...)
 		c.Nodes[0].Role = d.role
@@ -648,14 +649,14 @@ func TestShutNodes(t *testing.T) {
 		for _, y := range p.Steps {
 			gets[y.To-2]++
 		}
-		var shut []string
-		for _, s := range p.Shut {
-			shut = append(shut, fmt.Sprint(s.Name, " ", s.Why, " ", s.Copies))
+		var excluded []string
+		for _, s := range p.Excluded {
+			excluded = append(excluded, fmt.Sprint(s.Name, " ", s.Why, " ", s.Copies))
 		}
-		if got := strings.Join(shut, "; "); !slices.Equal(gets, d.gets) || got != d.shut {
-			t.Errorf("%s: they get %v, want %v; shut are %q, want %q", d.name, gets, d.gets, got, d.shut)
+		if got := strings.Join(excluded, "; "); !slices.Equal(gets, d.gets) || got != d.excluded {
+			t.Errorf("%s: they get %v, want %v; excluded are %q, want %q", d.name, gets, d.gets, got, d.excluded)
 		}
-		if c.Nodes[1].Shut != d.nodes[0].Shut {
+		if c.Nodes[1].Excluded != d.nodes[0].Excluded {
 			t.Errorf("%s: the input has changed", d.name)
 		}
 	}

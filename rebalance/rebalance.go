@@ -48,14 +48,14 @@ type Node struct {
 	Capacity uint32 // relative weight; 0 counts as 1
 	Load     int    // copies that it already has; Make computes it
 	Role     Role   // Place expects serving nodes only
-	// Shut, if not empty, is why Make gives the node no further copies while other nodes can take them: the trouble that
-	// it reports, such as a full disk. It keeps the copies that it has.
-	Shut string
+	// Excluded, if not empty, is why Make gives the node no further copies while other nodes can take them: the trouble
+	// that it reports, such as a full disk. It keeps the copies that it has.
+	Excluded string
 	// Free is the number of bytes that new copies may occupy; 0: not reported. Make shuts a node to which it would bring
 	// more.
 	Free int64
-	// crammed is set if Make shut the node, only for lack of room.
-	crammed bool
+	// noRoom is set if Make excluded the node, only for lack of room.
+	noRoom bool
 }
 
 // Role determines how a node may be used.

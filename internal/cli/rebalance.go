@@ -79,7 +79,7 @@ func printPlan(s Streams, as format, p *rebalance.Plan) error {
 			fmt.Fprintf(t, "\n%s is to have %d copies of each slice; indexers that may hold them: %d\n", x.Name, x.Want,
 				x.Usable)
 		}
-		for _, n := range p.Shut {
+		for _, n := range p.Excluded {
 			if n.Copies > 0 {
 				fmt.Fprintf(t, "\nwarning: %s gets %d copies that no other indexer can take: %s\n", n.Name, n.Copies, n.Why)
 			} else {

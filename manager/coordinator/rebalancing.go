@@ -187,10 +187,10 @@ func (c *Coordinator) begin(ctx context.Context, cluster *rebalance.Cluster, p *
 // whyBalanced returns why a plan moves nothing.
 func whyBalanced(p *rebalance.Plan) string {
 	why := "the copies are balanced over all active indexers"
-	if len(p.Shut) > 0 {
+	if len(p.Excluded) > 0 {
 		why = "the copies are balanced over all indexers that may get some"
 	}
-	for _, n := range p.Shut {
+	for _, n := range p.Excluded {
 		why += "; " + n.Name + " gets none: " + n.Why
 	}
 	return why

@@ -663,7 +663,7 @@ func TestNothingMovesByName(t *testing.T) {
 	if why := whyBalanced(&rebalance.Plan{}); why != "the copies are balanced over all active indexers" {
 		t.Error(why)
 	}
-	p := &rebalance.Plan{Shut: []rebalance.Shut{{Name: "i2", Why: "its disk hangs"}, {Name: "i3", Why: "no room"}}}
+	p := &rebalance.Plan{Excluded: []rebalance.Excluded{{Name: "i2", Why: "its disk hangs"}, {Name: "i3", Why: "no room"}}}
 	want := "the copies are balanced over all indexers that may get some; i2 gets none: its disk hangs; i3 gets none: " +
 		"no room"
 	if why := whyBalanced(p); why != want {

@@ -227,9 +227,9 @@ func TestRepairOutlivesLeaders(t *testing.T) {
 	}
 }
 
-// TestARepairLogsShutIndexers checks that a repair is logged with the indexers that get copies although they are in
+// TestARepairLogsExcludedIndexers checks that a repair is logged with the indexers that get copies although they are in
 // trouble, and those that get none.
-func TestARepairLogsShutIndexers(t *testing.T) {
+func TestARepairLogsExcludedIndexers(t *testing.T) {
 	s := indexersOf(t, 3)
 	var out bytes.Buffer
 	s.lead.moves.log = hclog.New(&hclog.LoggerOptions{Output: &out})

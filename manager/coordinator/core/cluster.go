@@ -26,7 +26,7 @@ func (l *scene) cluster(s *statecontext.State) *rebalance.Cluster {
 		n := rebalance.Node{ID: i.Node, UUID: i.UUID, Name: i.Name, Zone: i.Zone, Capacity: i.Capacity,
 			Role: l.role(s, i.Node)}
 		if c := l.components.indexers[i.Node]; c != nil {
-			n.Shut, n.Free = c.health, c.room
+			n.Excluded, n.Free = c.health, c.room
 		}
 		r.Nodes = append(r.Nodes, n)
 	}

@@ -190,18 +190,18 @@ func (l *moves) planned(in *RepairPlanned) {
 	}
 	l.log.Warn("lost copies are being rebuilt", "indexers", len(lost.away), "after", away, "copies",
 		len(start.Steps), "never_served", len(lost.unserved))
-	l.logShut(in.Plan, start.Steps)
+	l.logExcluded(in.Plan, start.Steps)
 	l.propose("rebalance", start, failed)
 }
 
-// logShut logs which indexers a plan keeps copies from, and which of them the steps that begin give copies all the
+// logExcluded logs which indexers a plan keeps copies from, and which of them the steps that begin give copies all the
 // same. No operator sees the plan of a repair.
-func (l *moves) logShut(p *rebalance.Plan, steps []partition.Rebalance) {
+func (l *moves) logExcluded(p *rebalance.Plan, steps []partition.Rebalance) {
 	gets := map[index.NodeID]int{}
 	for i := range steps {
 		gets[steps[i].Dst.Node]++
 	}
-	for _, n := range p.Shut {
+	for _, n := range p.Excluded {
 		if gets[n.Node] > 0 {
 			l.log.Warn("an indexer gets copies of a repair that no other indexer can take", "indexer", n.Name, "copies",
 				gets[n.Node], "although", n.Why)

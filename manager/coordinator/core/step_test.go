@@ -348,12 +348,12 @@ func TestPlansSeeHealthAndRoom(t *testing.T) {
 		}
 	}
 	for _, n := range (<-q.Reply).Nodes {
-		shut, free := "", int64(7<<30)
+		excluded, free := "", int64(7<<30)
 		if n.Name == "i2" {
-			shut, free = "copy 7: no room on the disk", 1
+			excluded, free = "copy 7: no room on the disk", 1
 		}
-		if n.Shut != shut || n.Free != free {
-			t.Errorf("%s: shut %q, %d bytes free", n.Name, n.Shut, n.Free)
+		if n.Excluded != excluded || n.Free != free {
+			t.Errorf("%s: excluded %q, %d bytes free", n.Name, n.Excluded, n.Free)
 		}
 	}
 }
