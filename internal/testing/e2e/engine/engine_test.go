@@ -28,6 +28,7 @@ import (
 	"tidemark/kv/kvclient"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
+	"tidemark/timestamp"
 )
 
 var (
@@ -275,8 +276,9 @@ func (w *town) check(ctx context.Context, round int, name string) {
 			missing = append(missing, id)
 		}
 	}
+	slices.Sort(missing)
+	missing = w.unsent(ctx, name, missing, s.Seqnos)
 	if len(missing)+len(stale)+len(extra) > 0 {
-		slices.Sort(missing)
 		w.t.Errorf("round %d: %s: of %d documents %d are missing, %d stale, %d too many: %.300q %.300q %.300q", round, name,
 			len(docs), len(missing),
 			len(stale), len(extra), missing, stale, extra)
@@ -286,23 +288,32 @@ func (w *town) check(ctx context.Context, round int, name string) {
 	w.t.Logf("round %d: %s: %d documents as in KV", round, name, len(docs))
 }
 
+// unsent returns the missing documents without those for which the engine contradicts itself: GET returns the document,
+// and the engine's own stream, read from 0, ends with its deletion at or below the seqno of the scan. An index has what
+// the stream has. Engines of the 6.0 line do this rarely, for the first seqno after a crash (docs/campaigns.md).
+func (w *town) unsent(ctx context.Context, name string, missing []string, at []uint64) (others []string) {
+	w.t.Helper()
+	for _, id := range missing {
+		vb := mcbp.VBucket([]byte(id), *vbuckets)
+		s, err := w.sends(ctx, vb, id)
+		if err == nil && s.last == feed.Deletion && s.seqno <= at[vb] {
+			w.t.Logf("%s: %s: the engine contradicts itself: GET returns the document, and its stream deletes it: %v", name,
+				id, s)
+			continue
+		}
+		others = append(others, id)
+	}
+	return others
+}
+
 // explain reports, for documents that an index lacks, what KV sends of their vbuckets, and whether the index has them
 // later. It distinguishes losses at KV, losses on the way, and a wrong choice of the timestamp.
 func (w *town) explain(ctx context.Context, name string, missing []string, at []uint64) {
 	w.t.Helper()
 	for _, id := range missing[:min(len(missing), 3)] {
 		vb := mcbp.VBucket([]byte(id), *vbuckets)
-		c, err := feed.Dial(ctx, feed.Config{Addr: w.addr(), Bucket: bucket, User: user, Password: password,
-			Name: "explain" + id})
-		if err != nil {
-			w.t.Error(err)
-			return
-		}
-		log, logErr := c.FailoverLog(ctx, vb)
-		sent, high, sentErr := w.sends(ctx, c, vb, id)
-		w.t.Errorf("%s: %s: vbucket %d at %d, the scan's seqno %d; history %v, %v; KV sends %v, %v", name, id, vb, high,
-			at[vb], log, logErr, sent, sentErr)
-		_ = c.Close()
+		s, err := w.sends(ctx, vb, id)
+		w.t.Errorf("%s: %s: the scan's seqno %d; KV sends %v, %v", name, id, at[vb], s, err)
 	}
 	again, err := harness.ScanSoon(ctx, w.client, bucket, name, harness.Hang)
 	var still []string
@@ -314,34 +325,59 @@ func (w *town) explain(ctx context.Context, name string, missing []string, at []
 	w.t.Errorf("%s: scanned again it lacks %.300q, %v", name, still, err)
 }
 
-// sends returns what KV sends of a document when its vbucket is streamed from the beginning, with the windows.
-func (w *town) sends(ctx context.Context, c *feed.Conn, vb uint16, id string) (all []string, high uint64, err error) {
+// sent is what KV sends of a document when its vbucket is streamed from the beginning.
+type sent struct {
+	vb    uint16
+	log   timestamp.FailoverLog
+	high  uint64
+	all   []string  // the document's versions, and the windows
+	last  feed.Kind // of the document's newest version
+	seqno uint64
+}
+
+func (s sent) String() string {
+	return fmt.Sprintf("%v of vbucket %d at %d, with history %v", s.all, s.vb, s.high, s.log)
+}
+
+// sends streams a vbucket from the beginning to its high seqno.
+func (w *town) sends(ctx context.Context, vb uint16, id string) (s sent, err error) {
+	s.vb = vb
+	c, err := feed.Dial(ctx, feed.Config{Addr: w.addr(), Bucket: bucket, User: user, Password: password,
+		Name: "explain" + id})
+	if err != nil {
+		return s, err
+	}
+	defer c.Close()
+	if s.log, err = c.FailoverLog(ctx, vb); err != nil {
+		return s, err
+	}
 	highs, err := c.HighSeqnos(ctx)
 	if err != nil {
-		return nil, 0, err
+		return s, err
 	}
 	for _, h := range highs {
 		if h.VBucket == vb {
-			high = h.Seqno
+			s.high = h.Seqno
 		}
 	}
-	if _, err := c.OpenStream(ctx, feed.StreamRequest{VBucket: vb, End: high}); err != nil {
-		return nil, high, err
+	if _, err := c.OpenStream(ctx, feed.StreamRequest{VBucket: vb, End: s.high}); err != nil {
+		return s, err
 	}
 	for {
 		block, err := c.Next(ctx)
 		if err != nil {
-			return all, high, err
+			return s, err
 		}
 		for i := range block.Events {
 			switch e := &block.Events[i]; {
 			case e.Kind == feed.StreamEnd:
 				block.Release()
-				return all, high, nil
+				return s, nil
 			case e.Kind == feed.SnapshotMarker:
-				all = append(all, fmt.Sprintf("window %d to %d", e.SnapStart, e.SnapEnd))
+				s.all = append(s.all, fmt.Sprintf("window %d to %d", e.SnapStart, e.SnapEnd))
 			case string(e.Key) == id:
-				all = append(all, fmt.Sprintf("%v %d", e.Kind, e.Seqno))
+				s.all = append(s.all, fmt.Sprintf("%v %d", e.Kind, e.Seqno))
+				s.last, s.seqno = e.Kind, e.Seqno
 			}
 		}
 		block.Release()

@@ -15,14 +15,15 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// Scanned is the result of one scan: for each row its key and its document's id, in order, and the scan's timestamp,
-// one seqno per vbucket.
+// Scanned is the result of one scan: for each row its key and its document's id, in order, and the scan's timestamp:
+// its id, and one seqno per vbucket.
 type Scanned struct {
-	Index  string
-	Keys   [][]json.RawMessage
-	IDs    []string
-	Seqnos []uint64
-	Took   time.Duration
+	Index     string
+	Keys      [][]json.RawMessage
+	IDs       []string
+	Timestamp string
+	Seqnos    []uint64
+	Took      time.Duration
 }
 
 // Scan reads a whole index with a consistency of docs/scans.md: any or session.
@@ -51,6 +52,7 @@ func Collect(ctx context.Context, c *client.Client, bucket, name string, req v1.
 	if end.Rows != uint64(len(s.IDs)) {
 		return s, fmt.Errorf("the end says %d rows, %d came", end.Rows, len(s.IDs))
 	}
+	s.Timestamp = end.Timestamp.ID
 	for _, p := range end.Timestamp.Vector {
 		s.Seqnos = append(s.Seqnos, p.Seqno)
 	}
