@@ -1,4 +1,4 @@
-// The frame around the views: who looks, where to go, keys, light and dark.
+// The frame around the views: login, navigation, keys, light and dark theme.
 
 import { add, button, el, put } from './lib/dom.js';
 import { Problem, beginSession, endSession, get, whenUnauthenticated } from './lib/api.js';
@@ -19,8 +19,8 @@ const views = [overview, processes, indexes, placement, freshness, streams, work
 
 const app = document.getElementById('app');
 let who = null;
-let leave = null; // ends the view that is shown
-let retry = null; // the next try to find out who looks
+let leave = null; // ends the current view
+let retry = null; // timer of the next attempt to identify the user
 
 theme(localStorage.getItem('theme'));
 whenUnauthenticated(() => { if (who) begin(); });
@@ -41,14 +41,14 @@ function otherTheme() {
   theme(next);
 }
 
-// begin finds out who looks; who may not is asked to log in.
+// begin identifies the user; without valid credentials it shows the login form.
 async function begin() {
   clearTimeout(retry);
   if (leave) leave();
   leave = null;
   who = null;
   try {
-    who = await get('asking who looks', '/v1/whoami');
+    who = await get('identifying the user', '/v1/whoami');
     forget(who.name);
     frame();
     show();
@@ -60,7 +60,7 @@ async function begin() {
   }
 }
 
-// forget drops what the page keeps over a reload, as the text of statements, unless it is of this user.
+// forget deletes what the page stores across reloads, such as the text of statements, unless it belongs to this user.
 function forget(name) {
   if (sessionStorage.getItem('of') === name) return;
   sessionStorage.clear();
@@ -75,7 +75,7 @@ function login() {
   const form = el('form', { class: 'card login', onsubmit: async (e) => {
     e.preventDefault();
     enter.disabled = true;
-    put(said, 'Asking…');
+    put(said, 'Logging in…');
     try {
       const basic = btoa(String.fromCharCode(...new TextEncoder().encode(`${name.value}:${password.value}`)));
       await beginSession(`Basic ${basic}`);
@@ -105,13 +105,13 @@ async function logout() {
     }
   }
   forget('');
-  if (who) begin(); // else the end of the session was noticed already
+  if (who) begin(); // otherwise a 401 has already led to the login form
 }
 
-// frame draws what stays while views come and go.
+// frame draws the parts of the page that all views share.
 function frame() {
   const links = views.map((v, i) => el('a', { href: `#/${v.path}`, 'data-path': v.path, title: `key ${(i + 1) % 10}` }, v.title));
-  const user = who.by === 'nothing' ? el('span', { class: 'dim', title: 'This cluster has no users: everybody who reaches this port may do everything.' }, 'no users: open')
+  const user = who.by === 'nothing' ? el('span', { class: 'dim', title: 'This cluster has no users: anyone who can reach this port may do everything.' }, 'no users: open')
     : el('span', { title: who.ends_ms ? `until ${time(who.ends_ms)}` : '' }, who.name, el('span', { class: 'dim' }, ` role ${who.role}`));
   put(app, el('header', { class: 'top' }, el('a', { class: 'brand', href: '#/' }, 'tidemark'),
     el('nav', { 'aria-label': 'Views' }, links),
@@ -120,7 +120,7 @@ function frame() {
   el('div', { id: 'notice' }), el('main', { id: 'main', tabindex: '-1' }));
 }
 
-// where takes the address apart: #/indexes?id=3.
+// where parses the address, such as #/indexes?id=3.
 function where() {
   const [path, query] = location.hash.replace(/^#\/?/, '').split('?');
   return { path, query: new URLSearchParams(query || '') };
@@ -185,7 +185,7 @@ function keys(e) {
 function help() {
   const d = el('dialog', { onclose: () => d.remove() }, el('h2', {}, 'Keys'), el('dl', { class: 'facts' },
     views.map((v, i) => el('div', {}, el('dt', {}, String((i + 1) % 10)), el('dd', {}, v.title))),
-    [['/', 'to the filter'], ['d', 'light or dark'], ['?', 'this list'], ['Esc', 'out of a field, or closes this'],
+    [['/', 'goes to the filter'], ['d', 'switches between light and dark'], ['?', 'shows this list'], ['Esc', 'leaves a field, or closes this list'],
       ['Ctrl+Enter', 'runs a statement or a scan'], ['Ctrl+Space', 'completes a word of a statement']]
       .map(([k, v]) => el('div', {}, el('dt', {}, k), el('dd', {}, v)))),
   el('form', { method: 'dialog', onsubmit: (e) => { e.preventDefault(); d.close(); } }, el('button', { type: 'submit' }, 'Close')));

@@ -1,8 +1,9 @@
-// The manager's REST interface. Every call has an end: its own time limit, or the caller's signal.
+// The manager's REST interface. Every call is bounded by its own time limit or by the caller's signal.
 
 const PATIENCE = 15000;
 
-// Problem is what a manager refuses a call with (RFC 9457), or what kept an answer from coming.
+// Problem is the error with which a manager refuses a call (RFC 9457), or the reason why no answer arrived. what names
+// the action that failed.
 export class Problem extends Error {
   constructor(what, fields = {}) {
     super(fields.detail || fields.title || 'no answer');
@@ -17,7 +18,7 @@ function headers(more) {
   return { 'Tidemark-Console': '1', ...more };
 }
 
-// key is one for a write: a retry of the same bytes with it is done once.
+// key returns an Idempotency-Key: a retry of the same request with the same key is executed once.
 export function key() {
   const b = crypto.getRandomValues(new Uint8Array(16));
   return [...b].map((x) => x.toString(16).padStart(2, '0')).join('');
@@ -35,7 +36,7 @@ async function refusal(what, answer) {
   return p;
 }
 
-// open sends a request and gives its answer, whose body is still to come.
+// open sends a request and returns its answer before the body has been read.
 async function open(what, method, path, { body, raw, more, signal } = {}) {
   const sent = raw ?? (body === undefined ? undefined : JSON.stringify(body));
   let answer;
@@ -55,13 +56,13 @@ function unreachable(what, signal, err) {
   if (signal && signal.aborted && signal.reason !== 'time') return new Problem(what, { code: 'CANCELLED', title: 'Cancelled' });
   if (signal && signal.aborted) {
     return new Problem(what, { code: 'TIMEOUT', title: 'No answer in time',
-      detail: `this manager gave no answer within ${PATIENCE / 1000} s`, wayOut: 'It is tried again. Look at the manager’s log, or open the console of another manager.' });
+      detail: `this manager did not answer within ${PATIENCE / 1000} s`, wayOut: 'Views retry automatically. Look at the manager’s log, or open the console of another manager.' });
   }
   return new Problem(what, { code: 'UNREACHABLE', title: 'The manager cannot be reached', detail: String(err.message || err),
-    wayOut: 'It is tried again. See that the manager runs, or open the console of another manager.' });
+    wayOut: 'Views retry automatically. Check that the manager runs, or open the console of another manager.' });
 }
 
-// limited is a signal that ends by itself, or with the caller's.
+// limited returns a signal that aborts after ms, or when the caller's signal does. The caller must call done.
 function limited(signal, ms) {
   const c = new AbortController();
   const timer = setTimeout(() => c.abort('time'), ms);
@@ -73,7 +74,7 @@ function limited(signal, ms) {
   return { signal: c.signal, done: () => { clearTimeout(timer); if (signal) signal.removeEventListener('abort', end); } };
 }
 
-// call sends a request and gives the JSON of its answer. what says in words what was to be done.
+// call sends a request and returns the JSON of its answer. what names the action, for errors.
 export async function call(what, method, path, { body, raw, more, signal, patience = PATIENCE } = {}) {
   const limit = limited(signal, patience);
   try {
@@ -89,18 +90,18 @@ export async function call(what, method, path, { body, raw, more, signal, patien
 
 export const get = (what, path, opts) => call(what, 'GET', path, opts);
 
-// ELECTION lets a manager without a leader wait for the next one instead of refusing: within PATIENCE.
+// ELECTION asks a manager without a leader to wait up to 10 s (less than PATIENCE) for the next one before it refuses.
 const ELECTION = { Prefer: 'wait=10' };
 
-// write is a call that changes something, once.
+// write sends a request that changes something; retries are executed once.
 export const write = (what, method, path, body, opts = {}) => call(what, method, path,
   { ...opts, body, more: { 'Idempotency-Key': key(), ...ELECTION, ...(opts.more || {}) } });
 
-// beginSession and endSession: done twice they are as done once.
+// beginSession and endSession are idempotent.
 export const beginSession = (authorization) => call('the login', 'POST', '/v1/session', { more: { ...ELECTION, Authorization: authorization } });
 export const endSession = () => call('the logout', 'DELETE', '/v1/session', { more: ELECTION });
 
-// lines gives an answer line by line as it comes: online is called with each, until it returns false.
+// lines reads an answer line by line as it arrives. It calls online with each line until online returns false.
 export async function lines(what, method, path, { raw, signal, online }) {
   const answer = await open(what, method, path, { raw, signal });
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -123,7 +124,7 @@ export async function lines(what, method, path, { raw, signal, online }) {
 
 let codes = null;
 
-// wayOut is what to do about a problem, as /v1/errors has it.
+// wayOut returns what to do about a problem, from /v1/errors; '' if that is not known.
 export async function wayOut(problem) {
   if (problem.wayOut || !problem.code) return problem.wayOut || '';
   try {
@@ -136,7 +137,7 @@ export async function wayOut(problem) {
   }
 }
 
-// exact reads JSON and keeps numbers as they were written: they may pass what a browser's numbers can hold.
+// Exact is a JSON number that a browser's number cannot represent; it keeps the number's text. parseExact returns it.
 export class Exact {
   constructor(text) { this.text = text; }
   toString() { return this.text; }
@@ -147,7 +148,7 @@ export function parseExact(text) {
     && String(v) !== ctx.source ? new Exact(ctx.source) : v));
 }
 
-// show writes a value of parseExact as JSON.
+// show formats a value of parseExact as JSON.
 export function show(v) {
   if (v instanceof Exact) return v.text;
   if (Array.isArray(v)) return `[${v.map(show).join(', ')}]`;

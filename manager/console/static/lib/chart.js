@@ -1,4 +1,4 @@
-// Lines over time, with their unit.
+// Line charts over time, with units.
 
 import { el, svg } from './dom.js';
 import { time } from './format.js';
@@ -6,12 +6,13 @@ import { time } from './format.js';
 const W = 600;
 const H = 120;
 
-// chart draws lines {name, points}, at most six, on a scale that ends at least at the value least; written writes a value
-// with its unit. Points are [ms, value], the oldest first; between two that are further apart than gap ms nothing is known.
+// chart draws at most six lines {name, points} on a scale that reaches at least to the value least; written formats a
+// value with its unit. Points are [ms, value], the oldest first; two that are more than gap ms apart are not connected,
+// because nothing is known of the time between them.
 export function chart(label, drawn, written, { least = 0, gap = Infinity } = {}) {
   const shown = drawn.filter((d) => d.points.length > 0).slice(0, 6);
   const lines = shown.map((d) => d.points);
-  if (!lines.length) return el('p', { class: 'dim' }, 'Nothing is known of the last hour.');
+  if (!lines.length) return el('p', { class: 'dim' }, 'There are no data of the last hour.');
   const all = lines.flat();
   const from = Math.min(...all.map((p) => p[0]));
   const to = Math.max(...all.map((p) => p[0]), from + 1000);
@@ -29,7 +30,7 @@ export function chart(label, drawn, written, { least = 0, gap = Infinity } = {})
     drawn.length > shown.length && el('span', {}, `${shown.length} of ${drawn.length} are drawn`)));
 }
 
-// pieces are the parts of a line between gaps. A point by itself is drawn as a short stroke.
+// pieces returns the parts of a line between gaps. A single point becomes a short stroke.
 function pieces(points, gap) {
   const all = [];
   let before = -Infinity;

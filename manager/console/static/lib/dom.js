@@ -1,4 +1,4 @@
-// Nodes of the page. All text goes in as text: nothing that a server, a user or a document says becomes HTML.
+// Nodes of the page. All texts are inserted as text nodes: no text of a server, a user or a document is parsed as HTML.
 
 const SVG = 'http://www.w3.org/2000/svg';
 
@@ -14,7 +14,7 @@ function fill(node, attrs, children) {
   return node;
 }
 
-// add appends strings, numbers, nodes and lists of them; null and false are nothing.
+// add appends strings, numbers, nodes and lists of them; it skips null, undefined, false and ''.
 export function add(node, children) {
   for (const c of [children].flat(Infinity)) {
     if (c === null || c === undefined || c === false || c === '') continue;
@@ -26,7 +26,7 @@ export function add(node, children) {
 export const el = (tag, attrs, ...children) => fill(document.createElement(tag), attrs, children);
 export const svg = (tag, attrs, ...children) => fill(document.createElementNS(SVG, tag), attrs, children);
 
-// put replaces what a node holds. The control that had the focus keeps it, where the new content has one of its data-k.
+// put replaces the content of a node. If the focus was on a control in it, the control with the same data-k gets it.
 export function put(node, ...children) {
   const held = node.contains(document.activeElement) ? document.activeElement.getAttribute('data-k') : null;
   const { scrollLeft } = node;
@@ -40,7 +40,7 @@ export function put(node, ...children) {
   return node;
 }
 
-// word is a state: always a word, and a colour beside it.
+// word returns a node for a state: always a text, with a colour in addition.
 export function word(text, kind, title) {
   return el('span', { class: `word ${kind || 'plain'}`, title }, text);
 }
@@ -57,21 +57,21 @@ export function empty(what, next) {
   return el('div', { class: 'empty' }, el('p', {}, what), next && el('p', { class: 'dim' }, next));
 }
 
-// bar is how much of a whole there is, with the words beside it.
+// bar returns a progress bar with its label beside it.
 export function bar(percent, label) {
   const b = el('progress', { max: 100, 'aria-label': label });
   b.value = Math.max(0, Math.min(100, percent));
   return el('span', { class: 'bar' }, b, el('span', {}, label));
 }
 
-// dl is a list of names and values; values that are null are left out.
+// dl returns a list of names and values; it omits values that are null, undefined or ''.
 export function dl(pairs, wide) {
   return el('dl', { class: wide ? 'facts wide' : 'facts' }, pairs.filter(([, v]) => v !== null && v !== undefined && v !== '')
     .map(([k, v]) => el('div', {}, el('dt', {}, k), el('dd', {}, v))));
 }
 
-// table draws rows under columns {name, cell, num, sort, hint}. sort gives what a column is sorted by. state remembers
-// the choice between two drawings.
+// table draws rows with columns {name, cell, num, sort, hint}. sort returns the value by which a column is sorted.
+// state keeps the user's choice of the order between two calls; again draws the table anew.
 export function table(columns, rows, { state = {}, again, none, label, onrow } = {}) {
   if (!rows.length && none) return none;
   const by = columns.find((c) => c.name === state.by && c.sort);

@@ -1,4 +1,4 @@
-// Figures with their units.
+// Formats of figures with their units.
 
 const grouped = new Intl.NumberFormat('en-US', { maximumFractionDigits: 0 });
 const clock = new Intl.DateTimeFormat(undefined, { hour: '2-digit', minute: '2-digit', second: '2-digit', hour12: false });
@@ -7,7 +7,7 @@ const day = new Intl.DateTimeFormat(undefined, { year: 'numeric', month: '2-digi
 
 export const count = (n) => (Number.isFinite(n) ? grouped.format(n) : '–');
 
-// many is "1 slice", "3 slices".
+// many formats a number with its noun: "1 slice", "3 slices".
 export const many = (n, one, more) => `${count(n)} ${n === 1 ? one : more || `${one}s`}`;
 
 export function bytes(n) {
@@ -18,7 +18,7 @@ export function bytes(n) {
   return `${i && n < 100 ? n.toFixed(1) : Math.round(n)} ${units[i]}`;
 }
 
-// duration of milliseconds: two units at most.
+// duration formats milliseconds with at most two units.
 export function duration(ms) {
   if (!Number.isFinite(ms)) return '–';
   if (ms < 1) return `${Math.round(ms * 1000)} µs`;

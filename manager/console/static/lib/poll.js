@@ -1,4 +1,4 @@
-// One loop of questions for a view: one in flight, none while the page is hidden, later and later while they fail.
+// The request loop of a view: one request at a time, none while the page is hidden, growing pauses while they fail.
 
 import { el, put } from './dom.js';
 import { duration } from './format.js';
@@ -6,8 +6,8 @@ import { wayOut } from './api.js';
 
 const MOST_PAUSE = 30000;
 
-// poll asks with ask(signal), hands the answer to draw, and says beside it how old that is and what failed. It returns
-// what ends it, and what asks at once.
+// poll calls ask(signal) and passes the answer to draw, again and again, and shows the age of the answer and errors in
+// status. It returns end, which ends the loop, and now, which calls ask immediately.
 export function poll(status, ask, draw, every) {
   let timer = null;
   let flight = null;
@@ -22,7 +22,7 @@ export function poll(status, ask, draw, every) {
   function say() {
     const stale = fresh && Date.now() - fresh > 3 * every;
     const text = fresh ? `${stale ? 'old: ' : ''}as of ${duration(Math.max(0, Date.now() - fresh))} ago`.replace(/as of \d+(\.\d)? ms ago/, 'as of now')
-      : 'asking…';
+      : 'loading…';
     status.age.textContent = text;
     status.age.className = stale ? 'age stale' : 'age';
   }
@@ -73,12 +73,12 @@ export function poll(status, ask, draw, every) {
   };
 }
 
-// trouble says what failed, why, and what to do.
+// trouble returns a node that says what failed, why, and what to do.
 export async function trouble(err) {
   const what = err.what ? `${err.what[0].toUpperCase()}${err.what.slice(1)} failed` : 'The console failed';
   const next = await wayOut(err);
   return el('div', { class: 'trouble', role: 'alert' }, el('strong', {}, what), el('p', { class: 'pre' },
     err.code && err.code !== 'UNREACHABLE' ? `${err.code}: ` : '', err.detail || err.message || String(err)),
   next && el('p', {}, el('b', {}, 'What to do: '), next),
-  err.request_id && el('p', { class: 'dim' }, `Managers’ logs have it as request_id ${err.request_id}.`));
+  err.request_id && el('p', { class: 'dim' }, `In the managers’ logs it has the request_id ${err.request_id}.`));
 }

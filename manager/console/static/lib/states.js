@@ -1,11 +1,12 @@
-// States in words, with the kind of colour beside each.
+// States as words, each with its kind of colour.
 
 import { word } from './dom.js';
 
 const processKinds = { active: 'good', alive: 'good', suspect: 'warn', offline: 'bad', unknown: 'plain', silent: 'bad' };
 export const processState = (s) => word(s, processKinds[s] || 'plain');
 
-// indexState is what an index is good for: GET /v1/indexes and /v1/stats name the fields alike but for one.
+// indexState returns the state of an index as users see it. GET /v1/indexes and /v1/stats name the fields alike, except
+// for the state.
 export function indexState(i) {
   const state = i.state || i.index_state;
   const a = i.availability;

@@ -1,4 +1,4 @@
-// Indexes: what state they are in, how far a build is, how big they are and how much they are used.
+// Indexes: their states, the progress of builds, their sizes and their use.
 
 import { add, bar, button, card, dl, el, empty, put, table, word } from '../lib/dom.js';
 import { get, indexPath, write } from '../lib/api.js';
@@ -8,7 +8,7 @@ import { indexState, indexWord, keyspace } from '../lib/states.js';
 
 const PAGE = 200;
 
-// Remaining tells how long builds will still take, by how far they have come while this view looks.
+// Remaining estimates the remaining time of builds from their progress while this view is open.
 class Remaining {
   constructor() { this.seen = new Map(); }
 
@@ -31,22 +31,23 @@ function progress(i, remaining, now) {
   return bar(i.progress, `${percent(i.progress)}${ms === null ? '' : `, about ${duration(ms)} left`}`);
 }
 
-// one is a page of indexes, of which those that are built in the place of another one on it are a part of that one's line.
-function one(list) {
+// merged returns the indexes of a page without those that are to replace another one of the page (a split): the line of
+// the other one shows their progress.
+function merged(list) {
   const there = new Set(list.map((i) => i.id));
   return list.filter((i) => !i.replaces || !there.has(i.replaces));
 }
 
-// split is how far what an index is split into is.
+// split shows the progress of the split of an index.
 const split = (i) => i.split && word(`being split ${percent(i.split.progress)}`, 'warn', `into index ${i.split.id} of ${many(i.split.num_partition, 'slice')}`);
 
-// entries marks a figure that may be too low: the leader is new, and not every indexer has told it of its copies.
+// entries marks a figure that may be too low, because not every indexer has reported its copies to a new leader.
 const entries = (i) => `${i.items_incomplete ? '≥ ' : ''}${count(i.items)}`;
 
-// withoutEntry tells of documents that have no entry because of an error.
+// withoutEntry describes the documents that have no entry because of an error.
 function withoutEntry(faults) {
   return [many(faults.expression + faults.too_long, 'document'),
-    faults.incomplete && 'and maybe more: a projector or an indexer tells nothing of this index',
+    faults.incomplete && 'perhaps more: a projector or an indexer does not report this index',
     faults.sample && `one is ${faults.sample.doc_id}: ${faults.sample.error}`].filter(Boolean).join('; ');
 }
 
@@ -70,32 +71,32 @@ function details(view, i, stats) {
   const again = state.text === 'error' || i.deferred && state.text === 'deferred';
   return card([el('span', {}, `${keyspace(i)}/${i.name} `), indexWord(i)], el('pre', {}, i.definition),
     dl([['id', i.id], ['why', state.why], ['availability since', i.availability && date(i.availability.since_ms)],
-      ['slices', `${many(i.num_partition, 'slice')}, ${many(i.num_replica, 'replica')} of each beside the first`],
+      ['slices', `${many(i.num_partition, 'slice')}, ${many(i.num_replica, 'replica')} of each in addition to the first copy`],
       ['entries', entries(i)], ['size', `${bytes(i.disk_bytes)} in ${many((i.copies || []).length, 'copy', 'copies')}`],
       ['garbage', f.frag_percent !== undefined && `${percent(f.frag_percent)} of the files, estimated`],
-      ['backlog', f.num_docs_pending !== undefined && `${many(f.num_docs_pending, 'change')} not here yet, ${count(f.num_docs_queued)} not visible yet`],
+      ['backlog', f.num_docs_pending !== undefined && `${many(f.num_docs_pending, 'change')} not received yet, ${count(f.num_docs_queued)} not visible yet`],
       ['backlog may be higher', f.pending_unknown],
       ['scans', f.num_requests !== undefined && `${many(f.num_requests, 'scan')}, ${many(f.num_rows_returned, 'row')}, ${many(f.num_scan_errors, 'error')}, mean ${nanos(f.avg_scan_latency || 0)}`],
       ['last error', f.last_scan_error], ['created', date(i.created_ms)],
       ['without an entry', i.faults && withoutEntry(i.faults)],
-      ['split', i.split && `index ${i.split.id} of ${many(i.split.num_partition, 'slice')} is ${i.split.state}, ${percent(i.split.progress)}; it has the name when it is ready`],
+      ['split', i.split && `index ${i.split.id} of ${many(i.split.num_partition, 'slice')} is ${i.split.state}, ${percent(i.split.progress)}; it takes over the name when it is ready`],
       ['replaces', i.replaces && `index ${i.replaces}, when it is ready`], ['no split yet', i.split_waits], ['no merge yet', i.merge_waits],
-      ['asked for', i.asked_partitions && `${many(i.asked_partitions, 'slice')}: it has more by itself`], ['auto split', i.auto_split === false && 'false'], ['no split', i.split_failed],
+      ['requested', i.asked_partitions && `${many(i.asked_partitions, 'slice')}; automatic splits have added more`], ['auto split', i.auto_split === false && 'false'], ['no split', i.split_failed],
       ['outdated', i.outdated]], true),
-    el('div', { class: 'row' }, el('a', { href: `#/scan?id=${i.id}` }, 'Scan it'), el('a', { href: `#/placement?id=${i.id}` }, 'Where it lies'),
+    el('div', { class: 'row' }, el('a', { href: `#/scan?id=${i.id}` }, 'Scan'), el('a', { href: `#/placement?id=${i.id}` }, 'Placement'),
       again && may('ddl') && act(state.text === 'error' ? 'Build anew' : 'Build', () => write('the build', 'PATCH', indexPath(i.id), { deferred: false })),
       may('ddl') && button('Drop…', () => drop(view, i), { class: 'danger' }),
       button('Close', () => view.choose(null))), said);
 }
 
-// drop asks for the name: an index that is gone has to be built anew.
+// drop asks the user to type the name, because a dropped index has to be built anew.
 function drop(view, i) {
   const name = el('input', { type: 'text', id: 'dropname', autocomplete: 'off', spellcheck: 'false' });
   const said = el('div', { 'aria-live': 'polite' });
   const ok = el('button', { type: 'submit', class: 'danger', disabled: true }, 'Drop');
   name.addEventListener('input', () => { ok.disabled = name.value !== i.name; });
   const d = el('dialog', { onclose: () => d.remove() }, el('h2', {}, `Drop ${keyspace(i)}/${i.name}?`),
-    el('p', {}, `Its ${many(i.items, 'entry', 'entries')} go. To have it again it must be created and built.`),
+    el('p', {}, `Its ${many(i.items, 'entry', 'entries')} will be deleted. To have the index again, it must be created and built.`),
     el('form', { onsubmit: async (e) => {
       e.preventDefault();
       ok.disabled = true;
@@ -108,7 +109,7 @@ function drop(view, i) {
         put(said, await trouble(err));
         ok.disabled = false;
       }
-    } }, el('label', { for: 'dropname' }, 'Write its name to drop it: ', el('b', {}, i.name)), el('div', { class: 'row' }, name, ok,
+    } }, el('label', { for: 'dropname' }, 'Type its name to drop it: ', el('b', {}, i.name)), el('div', { class: 'row' }, name, ok,
       button('Keep it', () => d.close())), said));
   add(document.body, d);
   d.showModal();
@@ -142,7 +143,7 @@ export const indexes = {
       const { list, stats } = last;
       const now = Date.now();
       const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-      const rows = one(list.indexes).filter((i) => words.every((w) => `${keyspace(i)}/${i.name} ${indexState(i).text}`.toLowerCase().includes(w)));
+      const rows = merged(list.indexes).filter((i) => words.every((w) => `${keyspace(i)}/${i.name} ${indexState(i).text}`.toLowerCase().includes(w)));
       const f = (i) => stats.get(i.id) || {};
       put(kept, card(null, table([
         { name: 'Index', sort: (i) => i.name, cell: (i) => button(i.name, () => view.choose(i.id), { class: 'plain wrap', 'data-k': `index ${i.id}` }) },
@@ -151,20 +152,20 @@ export const indexes = {
         { name: 'Entries', num: true, sort: (i) => i.items, cell: entries },
         { name: 'Size', num: true, sort: (i) => i.disk_bytes, cell: (i) => bytes(i.disk_bytes), hint: 'of all copies' },
         { name: 'Backlog', num: true, sort: (i) => f(i).num_docs_pending || 0, cell: (i) => (f(i).num_docs_pending === undefined ? '–' : many(f(i).num_docs_pending + f(i).num_docs_queued, 'change')), hint: 'changes that KV has and that no scan sees yet' },
-        { name: 'Scans', num: true, sort: (i) => f(i).num_requests || 0, cell: (i) => count(f(i).num_requests), hint: 'since the indexers’ processes began' },
+        { name: 'Scans', num: true, sort: (i) => f(i).num_requests || 0, cell: (i) => count(f(i).num_requests), hint: 'since the start of the indexers’ processes' },
         { name: 'Mean time', num: true, sort: (i) => f(i).avg_scan_latency || 0, cell: (i) => (f(i).num_requests ? nanos(f(i).avg_scan_latency) : '–') },
         { name: 'Last scan', sort: (i) => f(i).last_known_scan_time || 0, cell: (i) => (f(i).last_known_scan_time ? ago(f(i).last_known_scan_time / 1e6) : 'never') },
         { name: 'Notes', cell: (i) => [i.faults && word(`${i.faults.incomplete ? 'at least ' : ''}${many(i.faults.expression + i.faults.too_long, 'document without an entry', 'documents without an entry')}`, 'warn'),
           i.outdated && word('outdated', 'warn', i.outdated), i.reason && el('span', { class: 'wrap' }, i.reason)] },
       ], rows, { state: sort, again: draw, label: 'Indexes', onrow: (i) => view.choose(i.id), none: list.indexes.length
-        ? empty('No index of this page fits the filter.', 'Clear the filter to see all.')
+        ? empty('No index of this page matches the filter.', 'Clear the filter to see all.')
         : empty('There are no indexes.', el('span', {}, 'Create one under ', el('a', { href: '#/statements' }, 'Statements'), ': CREATE INDEX by_name ON bucket(name)')) }),
       (list.next || after) && el('div', { class: 'row' }, after && button('First page', () => { after = ''; loop.now(); }),
         list.next && button(`Next ${PAGE}`, () => { after = list.next; loop.now(); }),
-        el('span', { class: 'dim' }, `${many(one(list.indexes).length, 'index', 'indexes')} on this page; the filter looks at this page only`))));
+        el('span', { class: 'dim' }, `${many(merged(list.indexes).length, 'index', 'indexes')} on this page; the filter searches only this page`))));
       const i = list.indexes.find((x) => x.id === chosen);
       if (i) put(pane, details(view, i, stats));
-      else put(pane, chosen && card(null, el('p', {}, `Index ${chosen} is not on this page, or is no more.`)));
+      else put(pane, chosen && card(null, el('p', {}, `Index ${chosen} is not on this page, or no longer exists.`)));
     }
 
     const loop = poll(status, ask, (answer) => {

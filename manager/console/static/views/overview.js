@@ -1,4 +1,4 @@
-// Is all well, and what is to be done.
+// The health of the cluster, and what to do.
 
 import { card, dl, el, empty, put, table, word } from '../lib/dom.js';
 import { get } from '../lib/api.js';
@@ -7,33 +7,33 @@ import { poll, trouble } from '../lib/poll.js';
 import { verdictKind } from '../lib/states.js';
 import { rebalances } from './placement.js';
 
-// todo is what follows from a status: what is wrong, in the cluster's words, and the next step.
+// todo returns the problems in a status, in the words of the API, each with the next step.
 function todo(s) {
   const list = s.reasons.map((r) => ({ what: r, next: next(r) }));
   const failed = s.indexes && s.indexes.failed;
   if (failed) {
     list.push({ what: `${many(failed, 'index is', 'indexes are')} in state error`,
-      next: ['see why', '#/indexes', 'then build anew or drop'] });
+      next: ['see the reasons under', '#/indexes', 'then build them anew or drop them'] });
   }
   for (const i of s.indexers) {
     if (i.orphan_count) {
-      list.push({ what: `indexer ${i.id} has ${many(i.orphan_count, 'slice')} that the cluster does not know`,
-        next: ['see which', '#/processes', 'they go by themselves when their grace is over'] });
+      list.push({ what: `indexer ${i.id} has ${many(i.orphan_count, 'slice')} that are not in the cluster’s definitions`,
+        next: ['see which under', '#/processes', 'they are dropped automatically after --orphan-grace'] });
     }
     if (i.differing_copies) {
       list.push({ what: `${many(i.differing_copies, 'slice')} of indexer ${i.id} differ from the KV data`,
-        next: ['see which by tidemark watch --kinds difference'] });
+        next: ['list them: tidemark watch --kinds difference'] });
     }
   }
   if (s.restoring) list.push({ what: 'a backup is being restored: writes are refused until it is done', next: ['wait'] });
   return list;
 }
 
-// next leads to the view with more about a reason. The words are those of the verdict (manager/api/verdict.go).
+// next returns the view with more about a reason. It matches the words of the verdict (manager/api/verdict.go).
 function next(reason) {
-  if (/^manager .* does not answer|has never registered/.test(reason)) return ['start it again, or see it under', '#/processes', 'if it is gone for good: tidemark cluster remove'];
-  if (/^(manager|indexer|projector)|^no (projector|indexer)/.test(reason)) return ['see it under', '#/processes'];
-  if (/not streamed|rolled back/.test(reason)) return ['it mends itself; see how far it is:', '#/timeline'];
+  if (/^manager .* does not answer|has never registered/.test(reason)) return ['start it again, or see', '#/processes', 'if it is lost permanently: tidemark cluster remove'];
+  if (/^(manager|indexer|projector)|^no (projector|indexer)/.test(reason)) return ['see', '#/processes'];
+  if (/not streamed|rolled back/.test(reason)) return ['the cluster repairs this; follow it under', '#/timeline'];
   if (/^index|indexes/.test(reason)) return ['see which slices under', '#/placement'];
   return [];
 }
@@ -52,8 +52,8 @@ function draw(body, s, moves) {
   put(body, el('div', { class: 'cols' },
     card(null, el('div', { class: `verdict ${verdictKind(s.verdict)}`, id: 'verdict' }, s.verdict),
       el('p', {}, good ? 'Everything answers, all vbuckets are streamed, and every ready index can be scanned whole.'
-        : s.verdict === 'degraded' ? 'It serves, but something is missing.' : 'It cannot serve all.'),
-      dl([['cluster', el('span', { class: 'mono' }, s.cluster_id)], ['leader', s.leader.id || 'none is known'],
+        : s.verdict === 'degraded' ? 'The cluster serves, but something is missing.' : 'The cluster cannot serve everything.'),
+      dl([['cluster', el('span', { class: 'mono' }, s.cluster_id)], ['leader', s.leader.id || 'none known'],
         ['asked', `${s.node.id}, ${s.node.role}`], ['version', s.version], ['changes', `cas ${count(s.cas)}, term ${count(s.term)}`]])),
     card('Processes', dl([
       ['managers', `${s.managers.filter((m) => m.alive).length} of ${s.managers.length} answer`],
@@ -63,10 +63,10 @@ function draw(body, s, moves) {
       ['degraded', x.degraded ? word(`${x.degraded} with fewer copies`, 'warn') : 'none'],
       ['unavailable', x.unavailable ? word(`${x.unavailable} with a slice missing`, 'bad') : 'none'],
       ['error', x.failed ? word(String(x.failed), 'bad') : 'none'],
-      ['not ready yet', x.others ? `${x.others} building, deferred or going` : 'none']])
-      : el('p', { class: 'dim' }, 'Only the leader counts them, and it does not answer.'), el('a', { href: '#/indexes' }, 'All indexes'))),
+      ['not ready yet', x.others ? `${x.others} building, deferred or dropping` : 'none']])
+      : el('p', { class: 'dim' }, 'Only the leader counts indexes, and it does not answer.'), el('a', { href: '#/indexes' }, 'All indexes'))),
   card('What to do', list.length ? el('ol', { class: 'todo' }, list.map((t) => el('li', {}, el('span', { class: 'wrap' }, t.what),
-    t.next.length > 0 && el('span', { class: 'dim' }, ' — ', step(t.next))))) : el('p', {}, 'Nothing: all is well.')),
+    t.next.length > 0 && el('span', { class: 'dim' }, ' — ', step(t.next))))) : el('p', {}, 'Nothing: everything is well.')),
   moves,
   card('Buckets', table([
     { name: 'Bucket', cell: (b) => el('b', {}, b.name) },
@@ -87,20 +87,20 @@ export const overview = {
     const moves = el('div', { hidden: true });
     const left = new AbortController();
     let asking = false;
-    const tell = (what) => {
+    const showMoves = (what) => {
       moves.hidden = !what;
       put(moves, what);
     };
-    // Only a leader knows them: who has the status does not wait for them.
+    // Only a leader has the moves, so that the status is shown without waiting for them.
     const askMoves = async () => {
       if (asking) return;
       asking = true;
       try {
         const r = await get('listing the rebalances', '/v1/rebalances', { signal: left.signal });
         const moving = r.rebalances.filter((x) => !x.finished_ms);
-        tell(moving.length > 0 && card('Slices move', rebalances(moving), el('a', { href: '#/placement' }, 'Which, and where to')));
+        showMoves(moving.length > 0 && card('Rebalance in progress', rebalances(moving), el('a', { href: '#/placement' }, 'All moves')));
       } catch (err) {
-        if (err.code !== 'CANCELLED') tell(await trouble(err));
+        if (err.code !== 'CANCELLED') showMoves(await trouble(err));
       } finally {
         asking = false;
       }
@@ -108,7 +108,7 @@ export const overview = {
     const loop = poll(status, (signal) => get('reading the status', '/v1/status', { signal }), (s) => {
       draw(body, s, moves);
       if (s.leader.id) askMoves();
-      else tell(null);
+      else showMoves(null);
     }, 3000);
     return () => {
       loop.end();

@@ -1,4 +1,4 @@
-// Where each slice lies: slices × indexers, and what moves.
+// The location of each slice: slices × indexers, and moves in progress.
 
 import { bar, card, el, empty, put, word } from '../lib/dom.js';
 import { get } from '../lib/api.js';
@@ -11,8 +11,8 @@ function copyWord(c, lost) {
   const text = `replica ${c.replica}`;
   const title = `${count(c.items)} entries, ${bytes(c.bytes)}${c.error ? `: ${c.error}` : ''}`;
   if (c.error) return word(`${text}: cannot be written`, 'bad', title);
-  if (lost) return word(`${text}: away`, 'bad', title);
-  if (!c.heard) return word(`${text}: not heard of`, 'plain', 'its indexer has not reported it');
+  if (lost) return word(`${text}: indexer not active`, 'bad', title);
+  if (!c.heard) return word(`${text}: not reported`, 'plain', 'its indexer has not reported it to this leader yet');
   if (c.expected) return word(`${text}: copying ${percent(100 * c.received / c.expected)}`, 'warn', title);
   if (!c.exact) return word(`${text}: not exact yet`, 'warn', title);
   if (c.state === 'allocated') return word(text, 'good', title);
@@ -46,9 +46,9 @@ function moveWord(m, nodes) {
   return [word(m.state, m.state === 'done' ? 'good' : 'warn', m.reason), ` ${from}${nameOf(nodes, m.dst.node)}, ${bytes(m.bytes_done)} of ${bytes(m.bytes)}`];
 }
 
-// rebalances are the newest ones, the last first.
+// rebalances shows the newest five, the newest first.
 export function rebalances(list) {
-  if (!list.length) return empty('Nothing moves, and nothing has moved.', 'tidemark rebalance run spreads the slices when indexers come or go.');
+  if (!list.length) return empty('There was no rebalance yet.', 'When indexers were added or removed, tidemark rebalance run spreads the slices.');
   return list.slice(-5).reverse().map((r) => el('div', { class: 'row' }, el('b', {}, `rebalance ${r.id}`), word(r.phase, r.finished_ms ? 'plain' : 'warn'),
     !r.finished_ms && bar(r.percent, `${percent(r.percent)}${r.remaining_ms === undefined ? '' : `, about ${duration(r.remaining_ms)} left`}`),
     el('span', { class: 'dim' }, `${r.cause}; ${r.done} of ${many(r.steps, 'move')} done${r.given_up ? `, ${r.given_up} given up: ${r.reason}` : ''}; begun ${date(r.started_ms)}${r.finished_ms
@@ -71,7 +71,7 @@ export const placement = {
     const ask = async (signal) => {
       const from = only ? String(BigInt(only) - 1n) : after;
       const [t, s, r] = await Promise.all([
-        get('reading where indexes lie', `/v1/topology?limit=${only ? 1 : PAGE}${from && from !== '0' ? `&after=${encodeURIComponent(from)}` : ''}`, { signal }),
+        get('reading the placement', `/v1/topology?limit=${only ? 1 : PAGE}${from && from !== '0' ? `&after=${encodeURIComponent(from)}` : ''}`, { signal }),
         get('reading the status', '/v1/status', { signal }), get('listing the rebalances', '/v1/rebalances', { signal })]);
       const going = r.rebalances.filter((x) => !x.finished_ms);
       const full = await Promise.all(going.map((x) => get('reading a rebalance', `/v1/rebalances/${x.id}`, { signal })));
@@ -81,7 +81,7 @@ export const placement = {
       const list = only ? t.indexes.filter((x) => x.id === only) : t.indexes;
       put(body, el('div', { class: 'cols' }, card('Indexers', load(s.indexers)), card('Rebalances', rebalances(r.rebalances))),
         card('Slices by indexer', list.length ? matrix(list, s.indexers, moves)
-          : empty('There is nothing to place.', el('span', {}, 'Create an index under ', el('a', { href: '#/statements' }, 'Statements'), '.')),
+          : empty('There are no indexes.', el('span', {}, 'Create an index under ', el('a', { href: '#/statements' }, 'Statements'), '.')),
         !only && (t.next || after) && el('div', { class: 'row' }, after && el('button', { type: 'button', onclick: () => { after = ''; loop.now(); } }, 'First page'),
           t.next && el('button', { type: 'button', onclick: () => { after = t.next; loop.now(); } }, `Next ${PAGE} indexes`))));
     }, 3000);

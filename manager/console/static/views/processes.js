@@ -1,4 +1,4 @@
-// Who runs, and how they do.
+// The processes and their states.
 
 import { bar, card, el, empty, put, table, word } from '../lib/dom.js';
 import { get } from '../lib/api.js';
@@ -16,8 +16,8 @@ function managers(s) {
     { name: 'Behind', num: true, cell: (m) => many(m.lag || 0, 'entry', 'entries') },
     { name: 'REST', cell: (m) => el('span', { class: 'mono wrap' }, or(m.rest, 'never registered')) },
     { name: 'Raft', cell: (m) => el('span', { class: 'mono' }, m.raft) },
-    { name: 'What is wrong', cell: (m) => or([m.problem, ...(m.not_ready || []).map((r) => r.detail)].filter(Boolean).join('; '), 'nothing') },
-  ], s.managers, { label: 'Managers', none: empty('No manager is known.', 'The cluster has not been formed: start as many managers as --bootstrap-expect says.') });
+    { name: 'Problem', cell: (m) => or([m.problem, ...(m.not_ready || []).map((r) => r.detail)].filter(Boolean).join('; '), 'none') },
+  ], s.managers, { label: 'Managers', none: empty('No manager is known.', 'The cluster has not been formed yet: start as many managers as --bootstrap-expect states.') });
 }
 
 function projectors(s) {
@@ -29,12 +29,12 @@ function projectors(s) {
     { name: 'Deletions', num: true, cell: (p) => count(p.deletions) },
     { name: 'Errors', num: true, cell: (p) => (p.errors ? word(many(p.errors, 'entry', 'entries'), 'warn') : 'none') },
     { name: 'Admin', cell: (p) => el('span', { class: 'mono wrap' }, p.admin) },
-    { name: 'KV', cell: (p) => (p.kv ? p.kv.map((k) => el('div', { class: 'wrap' }, word('trouble', 'bad'),
+    { name: 'KV', cell: (p) => (p.kv ? p.kv.map((k) => el('div', { class: 'wrap' }, word('failing', 'bad'),
       ` ${k.node}, bucket ${k.bucket}, since ${date(k.since_ms)}: ${k.error}`)) : word(p.state === 'active' ? 'answers' : 'unknown', p.state === 'active' ? 'good' : 'plain')) },
     { name: 'Indexers', cell: (p) => (p.unreached ? [p.unreached.map((u) => el('div', { class: 'wrap' },
-      word(u.refused ? 'refused' : 'unreached', 'bad'), ` ${u.indexer}, ${u.port} port ${u.address}, since ${date(u.since_ms)}: ${u.error || 'see its log'}`)),
+      word(u.refused ? 'refused' : 'unreachable', 'bad'), ` ${u.indexer}, ${u.port} port ${u.address}, since ${date(u.since_ms)}: ${u.error || 'see its log'}`)),
     p.unreached_omitted && el('div', { class: 'dim' }, `and ${count(p.unreached_omitted)} more`)]
-      : word(p.state === 'active' ? 'reached' : 'unknown', p.state === 'active' ? 'good' : 'plain')) },
+      : word(p.state === 'active' ? 'reachable' : 'unknown', p.state === 'active' ? 'good' : 'plain')) },
   ], s.projectors, { label: 'Projectors', none: empty('No projector has registered.', 'Start one next to each KV node: tidemark projector --help') });
 }
 
@@ -49,7 +49,7 @@ function indexers(s, stats) {
     { name: 'Queue', cell: (i) => (i.queue_limit ? bar(100 * i.queue_bytes / i.queue_limit, `${bytes(i.queue_bytes)} of ${bytes(i.queue_limit)}`) : bytes(i.queue_bytes)) },
     { name: 'Up for', num: true, cell: (i) => (figures.get(i.id) && figures.get(i.id).uptime_ms ? duration(figures.get(i.id).uptime_ms) : '–') },
     { name: 'Admin', cell: (i) => el('span', { class: 'mono wrap' }, i.admin) },
-    { name: 'What is wrong', cell: (i) => or(i.health && i.health !== 'ok' ? i.health : i.state === 'active' ? '' : 'it is not heard of', 'nothing') },
+    { name: 'Problem', cell: (i) => or(i.health && i.health !== 'ok' ? i.health : i.state === 'active' ? '' : 'it does not report', 'none') },
   ], s.indexers, { label: 'Indexers', none: empty('No indexer has registered.', 'Start one: tidemark indexer --help') });
 }
 
@@ -61,14 +61,14 @@ function memory(f) {
 
 function orphans(s) {
   const all = s.indexers.flatMap((i) => (i.orphans || []).map((o) => ({ ...o, indexer: i.id })));
-  const more = s.indexers.reduce((n, i) => n + (i.orphan_count || 0), 0) - all.length; // of each indexer the oldest are listed
-  return all.length > 0 && card('Slices that the cluster does not know', table([
+  const more = s.indexers.reduce((n, i) => n + (i.orphan_count || 0), 0) - all.length; // only the oldest of each indexer are listed
+  return all.length > 0 && card('Slices that are not in the cluster’s definitions', table([
     { name: 'Indexer', cell: (o) => o.indexer },
     { name: 'Slice', cell: (o) => (o.index === '0' ? 'a damaged folder' : `${o.slice} of index ${o.index}`) },
     { name: 'Bucket', cell: (o) => o.bucket },
     { name: 'Size', num: true, cell: (o) => bytes(o.bytes) },
     { name: 'Since', cell: (o) => ago(o.since_ms) },
-    { name: 'Dropped in', cell: (o) => (o.left_ms < 0 ? 'never: it is kept' : duration(o.left_ms)) },
+    { name: 'Dropped in', cell: (o) => (o.left_ms < 0 ? 'never' : duration(o.left_ms)) },
   ], all, { label: 'Orphans' }), more > 0 && el('p', { class: 'dim' }, `${count(more)} more.`));
 }
 
@@ -78,7 +78,7 @@ export const processes = {
     put(body, card(null, 'Asking the cluster…'));
     const ask = async (signal) => {
       const [s, stats] = await Promise.all([get('reading the status', '/v1/status', { signal }),
-        get('reading the figures', '/v1/stats', { signal }).catch(() => null)]); // without a leader there are none
+        get('reading the figures', '/v1/stats', { signal }).catch(() => null)]); // there are no figures without a leader
       return { s, stats };
     };
     return poll(status, ask, ({ s, stats }) => put(body,

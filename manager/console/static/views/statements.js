@@ -1,4 +1,4 @@
-// DDL as text: completed, run, and mended where the caret says.
+// DDL as text: completion, dry run, execution, and the position of an error.
 
 import { button, card, el, put, table, word } from '../lib/dom.js';
 import { get, write } from '../lib/api.js';
@@ -14,7 +14,7 @@ const MOST = 8;
 const examples = ['CREATE INDEX by_name ON world(name)', 'CREATE INDEX by_country ON world(iso_country, name) WHERE kind = "airport"',
   'CREATE PRIMARY INDEX ids ON world WITH {"num_replica": 1}', 'DROP INDEX by_name ON world'];
 
-// placeOf finds where an error points: "line 1, column 32".
+// placeOf returns the index in text of the position in an error, "line 1, column 32"; null if it has none.
 function placeOf(detail, text) {
   const m = /line (\d+), column (\d+)/.exec(detail || '');
   if (!m) return null;
@@ -37,11 +37,11 @@ export const statements = {
       'aria-expanded': 'false', 'aria-controls': 'choices', 'aria-autocomplete': 'list', oninput: () => offer(2), onkeydown: keys, onblur: () => setTimeout(close, 150) });
     const list = el('ul', { class: 'choices', id: 'choices', role: 'listbox', hidden: true });
     const run = button('Run', go, { class: 'main', disabled: !may('ddl'), title: 'Ctrl+Enter' });
-    const dry = button('Dry run', rehearse, { disabled: !may('ddl'), title: 'What it would do, and where copies would lie' });
+    const dry = button('Dry run', rehearse, { disabled: !may('ddl'), title: 'Shows what would be done, and where copies would be placed' });
     text.value = sessionStorage.getItem('statement') || '';
     put(body, card(null, el('label', { for: 'statement' }, 'One or more statements, separated by semicolons'), text, list,
-      el('div', { class: 'row' }, run, dry, el('span', { class: 'dim' }, may('ddl') ? 'Ctrl+Enter runs, Ctrl+Space completes, Tab takes what is offered.'
-        : 'You may read; running statements needs role ddl. Ask an administrator: tidemark user passwd NAME --role ddl'))),
+      el('div', { class: 'row' }, run, dry, el('span', { class: 'dim' }, may('ddl') ? 'Ctrl+Enter runs, Ctrl+Space completes, Tab accepts a suggestion.'
+        : 'You may only read; running statements needs role ddl. Ask an administrator: tidemark user passwd NAME --role ddl'))),
     said, card('Examples', examples.map((e) => el('div', {}, button(e, () => { text.value = e; text.focus(); }, { class: 'plain mono' })))));
     text.focus();
 
@@ -49,9 +49,9 @@ export const statements = {
       const exprs = l.indexes.flatMap((i) => (i.keys || []).map((k) => k.expr)).filter((e) => e.length < 40);
       const of = (values, kind) => [...new Set(values)].map((v) => ({ text: v, kind }));
       words = [...of(KEYWORDS, 'keyword'), ...of(l.indexes.map(keyspace), 'bucket or collection'), ...of(l.indexes.map((i) => i.name), 'index'), ...of(exprs, 'expression in use')];
-    }, () => { words = KEYWORDS.map((k) => ({ text: k, kind: 'keyword' })); }); // it completes less, and runs all the same
+    }, () => { words = KEYWORDS.map((k) => ({ text: k, kind: 'keyword' })); }); // only keywords are completed; statements still run
 
-    // wordAt is what stands before the caret and may be completed.
+    // wordAt returns the word before the caret, which may be completed.
     function wordAt() {
       const before = text.value.slice(0, text.selectionStart);
       const m = /[\w.`]+$/.exec(before);
@@ -116,16 +116,16 @@ export const statements = {
     }
 
     function rehearse() {
-      return send('/v1/statements?dry_run=true', 'Asking…', (r) => card(r.dry_run ? 'Nothing was done. It would be' : 'The leader knows no dry run: it WAS done', table([
+      return send('/v1/statements?dry_run=true', 'Checking…', (r) => card(r.dry_run ? 'Nothing was done. The result would be' : 'The leader does not support dry runs: the statements HAVE BEEN RUN', table([
         { name: 'Index', cell: (x) => `${keyspace(x)}/${x.name}` },
         { name: 'State', cell: (x) => [x.state === 'dropping' && !x.existed ? 'dropped' : indexWord(x), x.existed && [' ', word('nothing to do', 'plain')]] },
         { name: 'Copies by indexer', cell: (x) => (x.places || []).map((p) => `${p.indexer}: ${p.copies.length}`).join(', ') || 'none' },
         { name: 'Moves', num: true, cell: (x) => count(x.moves || 0) },
-        { name: 'It would cost', cell: (x) => costs(x.cost) },
-        { name: 'Notices', cell: (x) => (x.notices || []).join('; ') || 'none' }], r.results, { label: 'What would be' })));
+        { name: 'Cost', cell: (x) => costs(x.cost) },
+        { name: 'Notices', cell: (x) => (x.notices || []).join('; ') || 'none' }], r.results, { label: 'Result of the dry run' })));
     }
 
-    // costs lists the estimates of a statement, with their sources, and what cannot be told.
+    // costs lists the estimates of a statement with their sources, and what cannot be estimated.
     function costs(c) {
       if (!c) return 'nothing';
       const estimate = (what, e, show = count) => e && el('p', {}, `${what}: ${e.bound.replace('_', ' ')} ${show(e.value)} `, el('span', { class: 'dim' }, `(${e.source})`));
@@ -133,7 +133,7 @@ export const statements = {
         estimate('takes', c.bytes, bytes), estimate('frees', c.frees, bytes), (c.unknown || []).map((why) => el('p', {}, `Not known: ${why}.`))];
     }
 
-    // send asks for the statements and shows the answer, or what is wrong at its place.
+    // send sends the statements and shows the answer, or the error with its position selected.
     async function send(path, meanwhile, show) {
       if (run.disabled) return;
       const statement = text.value;

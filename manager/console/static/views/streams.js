@@ -1,4 +1,4 @@
-// Who streams which vbucket: a heat map of each bucket, what is stuck, and rollbacks.
+// Which projector streams which vbucket: a heat map of each bucket, stuck vbuckets, and rollbacks.
 
 import { button, card, dl, el, empty, put, table, word } from '../lib/dom.js';
 import { get } from '../lib/api.js';
@@ -19,9 +19,9 @@ function rollbackCard(list) {
     { name: 'Bucket', cell: (r) => el('b', {}, r.bucket) },
     { name: 'Step', cell: (r) => word(r.id ? r.step : 'needed, not begun', 'bad') },
     { name: 'Since', cell: (r) => (r.since_ms ? ago(r.since_ms) : '–') },
-    { name: 'Waits for', cell: (r) => (r.waits || []).join(', ') || 'nobody' },
+    { name: 'Waits for', cell: (r) => (r.waits || []).join(', ') || 'no component' },
     { name: 'Detail', cell: (r) => el('span', { class: 'wrap' }, r.detail || '–') },
-  ], list, { label: 'Rollbacks', none: el('p', {}, 'None is under way or needed.') }));
+  ], list, { label: 'Rollbacks', none: el('p', {}, 'No rollback is running or needed.') }));
 }
 
 export const streams = {
@@ -37,12 +37,12 @@ export const streams = {
       const [s, r] = await Promise.all([get('reading the streams', `/v1/streams?limit=${bucket ? PAGE : 1}${bucket ? `&bucket=${encodeURIComponent(bucket)}` : ''}`, { signal }),
         get('listing the rollbacks', '/v1/rollbacks', { signal })]);
       if (s.buckets.length && bucket) return { s, r };
-      if (bucket) { // it is gone: others may be there
+      if (bucket) { // it no longer exists; others may
         bucket = '';
         return ask(signal);
       }
       if (!s.buckets.length) return { s, r };
-      bucket = s.buckets[0].bucket; // the first question only tells which there are
+      bucket = s.buckets[0].bucket; // the first request only lists the buckets
       put(choice, s.buckets.map((b) => el('option', { value: b.bucket }, b.bucket)));
       return { s: await get('reading the streams', `/v1/streams?limit=${PAGE}&bucket=${encodeURIComponent(bucket)}`, { signal }), r };
     };
@@ -60,8 +60,8 @@ export const streams = {
         el('div', { class: 'heat', role: 'group', 'aria-label': 'vbuckets' }, s.streams.map((x) => button(`${x.vbucket}`, () => { chosen = chosen === x.vbucket ? null : x.vbucket; draw(); }, {
           class: kinds[x.state] || 'plain', 'data-k': `vb ${x.vbucket}`, 'aria-pressed': String(x.vbucket === chosen), 'aria-label': `vbucket ${x.vbucket}: ${x.state}`,
           title: `vbucket ${x.vbucket}: ${x.state}${x.owner ? `, by ${x.owner}` : ''}${x.reason ? `: ${x.reason}` : ''}`, 'data-state': x.state }))),
-        el('p', { class: 'dim' }, `Each field is a vbucket; choose one to see more. Owners: ${owners.join(', ') || 'none'}. ${many(b.repairs, 'batch', 'batches')} of requests in this leader’s term.`),
-        one && dl([['vbucket', one.vbucket], ['state', word(one.state, kinds[one.state])], ['owner', one.owner || 'nobody'], ['since', `${date(one.since_ms)}, ${ago(one.since_ms)}`],
+        el('p', { class: 'dim' }, `Each field is a vbucket; select one for details. Owners: ${owners.join(', ') || 'none'}. ${many(b.repairs, 'batch', 'batches')} of stream requests in this leader’s term.`),
+        one && dl([['vbucket', one.vbucket], ['state', word(one.state, kinds[one.state])], ['owner', one.owner || 'none'], ['since', `${date(one.since_ms)}, ${ago(one.since_ms)}`],
           ['incarnation', el('span', { class: 'mono' }, one.incarnation)], ['reason', one.reason]])),
       card('Stuck', table([
         { name: 'vbucket', cell: (x) => String(x.vbucket) },

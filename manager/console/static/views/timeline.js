@@ -1,4 +1,4 @@
-// What happened, newest first, and who did it: the stream of events, from some time back on.
+// The changes of the replicated state, newest first, with the user who made each: the stream of events since BACK.
 
 import { card, el, empty, put, word } from '../lib/dom.js';
 import { get, lines } from '../lib/api.js';
@@ -6,35 +6,35 @@ import { bytes, count, date, many, time } from '../lib/format.js';
 import { trouble } from '../lib/poll.js';
 import { indexState } from '../lib/states.js';
 
-const BACK = 1000; // changes before the newest one
-const KEPT = 500; // that are shown
+const BACK = 1000; // how many changes before the newest one the stream begins
+const KEPT = 500; // maximum number of changes shown
 const groups = { indexes: ['index'], data: ['bucket', 'rollback', 'difference'], placement: ['topology', 'rebalance'], members: ['leader', 'manager', 'projector', 'indexer', 'cluster'] };
 
 const stateOf = (s) => indexState({ state: s }).text;
 
-// told says a change in a sentence: [text, kind of colour].
-function told(e) {
+// described returns a sentence about a change: [text, kind of colour].
+function described(e) {
   const index = e.bucket ? `${e.bucket}/${e.name}` : e.name;
   switch (e.kind) {
-    case 'index': return toldIndex(e, index);
+    case 'index': return describedIndex(e, index);
     case 'leader': return [`${e.name} leads, term ${e.number ?? ''}`, 'warn'];
-    case 'manager': return [e.removed ? `manager ${(e.manager || {}).name || e.name} is removed` : `manager ${(e.manager || {}).name || e.name} has registered`, e.removed ? 'warn' : 'plain'];
-    case 'projector': return [e.removed ? `projector ${e.name} is removed` : `projector ${e.name} has registered`, e.removed ? 'warn' : 'plain'];
-    case 'indexer': return toldIndexer(e);
-    case 'cluster': return [e.restored ? 'the state was restored from a backup' : e.cluster ? `the cluster’s limits or format (level ${e.cluster.format_level}) were set` : 'users or tokens have changed', e.restored ? 'warn' : 'plain'];
-    case 'bucket': return [e.removed ? `bucket ${e.name} is gone` : `bucket ${e.name} is known${e.vbuckets ? `, ${many(e.vbuckets, 'vbucket')}` : ''}`, 'plain'];
+    case 'manager': return [e.removed ? `manager ${(e.manager || {}).name || e.name} was removed` : `manager ${(e.manager || {}).name || e.name} has registered`, e.removed ? 'warn' : 'plain'];
+    case 'projector': return [e.removed ? `projector ${e.name} was removed` : `projector ${e.name} has registered`, e.removed ? 'warn' : 'plain'];
+    case 'indexer': return describedIndexer(e);
+    case 'cluster': return [e.restored ? 'the state was restored from a backup' : e.cluster ? `the cluster’s limits or its format (level ${e.cluster.format_level}) have changed` : 'users or tokens have changed', e.restored ? 'warn' : 'plain'];
+    case 'bucket': return [e.removed ? `bucket ${e.name} was removed` : `bucket ${e.name} was registered${e.vbuckets ? `, ${many(e.vbuckets, 'vbucket')}` : ''}`, 'plain'];
     case 'topology': return [`slices of ${index}: ${copies(e.topology)}`, 'plain'];
     case 'rollback': return [`bucket ${e.bucket || e.name} is being rolled back: step ${e.step || 'done'}`, e.step ? 'bad' : 'good'];
-    case 'rebalance': return toldRebalance(e);
+    case 'rebalance': return describedRebalance(e);
     case 'difference': return e.removed ? [`a slice of ${index} agrees with KV again, or no longer exists`, 'good']
-      : [`slice ${e.difference.slice} of ${index} on ${e.difference.indexer} differs from KV in ${many(e.difference.documents, 'document')}${e.difference.taken_anew ? ': they are taken anew' : ''}`, 'bad'];
-    case 'session': return [e.removed ? `a session of ${e.name} has ended` : `${e.name} has begun a session of the console`, 'plain'];
+      : [`slice ${e.difference.slice} of ${index} on ${e.difference.indexer} differs from KV in ${many(e.difference.documents, 'document')}${e.difference.taken_anew ? ', which are streamed again' : ''}`, 'bad'];
+    case 'session': return [e.removed ? `a console session of ${e.name} has ended` : `a console session of ${e.name} has begun`, 'plain'];
     default: return [`${e.kind} ${e.name || ''}`, 'plain'];
   }
 }
 
-function toldIndex(e, index) {
-  if (e.removed) return [`index ${index} is gone`, 'plain'];
+function describedIndex(e, index) {
+  if (e.removed) return [`index ${index} was removed`, 'plain'];
   const d = e.definition || {};
   const now = indexState(d);
   if (!e.was) return [`index ${index} created: ${d.definition || ''}`, 'good'];
@@ -42,14 +42,14 @@ function toldIndex(e, index) {
   return [`index ${index}: ${stateOf(e.was)} → ${now.text}${d.reason ? `: ${d.reason}` : ''}`, now.kind];
 }
 
-function toldIndexer(e) {
+function describedIndexer(e) {
   const name = (e.indexer || {}).name || e.name;
-  if (e.removed) return [`indexer ${name} is removed`, 'warn'];
-  if (e.going) return [`indexer ${name} is to hold nothing in the end`, 'warn'];
+  if (e.removed) return [`indexer ${name} was removed`, 'warn'];
+  if (e.going) return [`indexer ${name} is to be emptied`, 'warn'];
   return [`indexer ${name} has registered`, 'plain'];
 }
 
-function toldRebalance(e) {
+function describedRebalance(e) {
   const r = e.rebalance;
   if (r) return [`rebalance ${r.id}: ${r.phase}, ${r.done} of ${many(r.steps, 'move')}${r.cause ? `; ${r.cause}` : ''}`, r.given_up ? 'bad' : 'plain'];
   const s = e.rebalance_step || {};
@@ -72,7 +72,7 @@ export const timeline = {
     let note = '';
     let waiting = null;
     const shown = new Set(Object.keys(groups));
-    const filter = el('input', { type: 'search', placeholder: 'name, who or word', 'aria-label': 'Filter', oninput: draw });
+    const filter = el('input', { type: 'search', placeholder: 'name, user or word', 'aria-label': 'Filter', oninput: draw });
     put(tools, filter, el('span', { class: 'chips' }, Object.keys(groups).map((g) => el('label', {}, el('input', { type: 'checkbox', checked: true, onchange: (e) => {
       if (e.target.checked) shown.add(g);
       else shown.delete(g);
@@ -84,12 +84,12 @@ export const timeline = {
     function draw() {
       const kinds = new Set([...shown].flatMap((g) => groups[g]));
       const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-      const list = events.filter((e) => kinds.has(e.kind)).map((e) => ({ e, said: told(e) }))
+      const list = events.filter((e) => kinds.has(e.kind)).map((e) => ({ e, said: described(e) }))
         .filter(({ e, said }) => words.every((w) => `${said[0]} ${e.kind} ${e.by || ''}`.toLowerCase().includes(w)));
       put(body, card(null, note && el('p', { class: 'dim' }, note), list.length ? el('ol', { class: 'events' }, list.map(({ e, said }) => el('li', {},
         el('time', { class: 'num', title: date(e.time_ms) }, time(e.time_ms)), el('span', {}, word(e.kind, said[1])), el('span', { class: 'wrap', title: `cas ${count(e.cas)}` }, said[0]),
         el('span', { class: 'who' }, e.by ? `by ${e.by}` : 'by the cluster itself'))))
-        : empty(events.length ? 'Nothing fits the filter.' : 'Nothing has happened that is still remembered.', events.length ? 'Clear the filter, or choose more kinds.' : 'Changes appear here as they come.')));
+        : empty(events.length ? 'No change matches the filter.' : 'The manager has no recent changes.', events.length ? 'Clear the filter, or select more kinds.' : 'Changes appear here as they happen.')));
     }
 
     async function follow() {
@@ -105,32 +105,32 @@ export const timeline = {
         let id = '';
         await lines('following the events', 'GET', `/v1/events?since=${encodeURIComponent(since)}`, { signal: ended.signal, online: (line) => {
           put(status.trouble);
-          status.age.textContent = 'follows as it happens';
+          status.age.textContent = 'live';
           if (line.startsWith('id: ')) id = line.slice(4);
           else if (line.startsWith('event: ')) kind = line.slice(7);
           else if (line.startsWith('data: ')) take(kind, JSON.parse(line.slice(6)));
           else if (line === '' && id) resume = id;
-          if (!events.length && (note || line.startsWith(':'))) draw(); // with a heartbeat, at the latest, all that there was has come
+          if (!events.length && (note || line.startsWith(':'))) draw(); // all earlier changes arrive before the first heartbeat
           return true;
         } });
         waiting = setTimeout(follow, 1000);
       } catch (err) {
         if (ended.signal.aborted || err.code === 'CANCELLED') return;
-        status.age.textContent = 'cut off; trying again';
+        status.age.textContent = 'disconnected; reconnecting';
         put(status.trouble, await trouble(err));
         waiting = setTimeout(follow, 3000);
       }
     }
 
     function take(kind, data) {
-      if (kind === 'snapshot') note = `Earlier changes are not remembered by this manager any more: ${data.detail}.`;
+      if (kind === 'snapshot') note = `This manager no longer has earlier changes: ${data.detail}.`;
       if (kind !== 'change') return;
       events = [...[...data.events].reverse(), ...events].slice(0, KEPT);
       schedule();
     }
 
     let soon = null;
-    function schedule() { // many changes at once are drawn once
+    function schedule() { // changes that arrive together are drawn once
       soon ||= setTimeout(() => { soon = null; draw(); }, 100);
     }
 

@@ -1,4 +1,4 @@
-// Scans, by a form that knows the index's definition.
+// Scans, with a form that is made from the index's definition.
 
 import { button, card, dl, el, empty, put, table, word } from '../lib/dom.js';
 import { Exact, call, get, indexPath, lines, parseExact, show } from '../lib/api.js';
@@ -6,9 +6,9 @@ import { count, duration, many } from '../lib/format.js';
 import { trouble } from '../lib/poll.js';
 import { indexState, keyspace } from '../lib/states.js';
 
-const SHOWN = 500; // rows that a page keeps; more are counted by Count
+const SHOWN = 500; // maximum number of rows of a page; Count counts all
 
-// valueOf reads what somebody wrote for a component: JSON, or else plain text.
+// valueOf parses what the user typed for a component: JSON, or otherwise plain text.
 function valueOf(text) {
   try {
     return parseExact(text);
@@ -17,7 +17,7 @@ function valueOf(text) {
   }
 }
 
-// encode writes a request's body; numbers that a browser cannot hold go as they were written.
+// encode returns a request's body; numbers that a browser cannot represent are sent as they were written.
 function encode(v) {
   if (v instanceof Exact) return v.text;
   if (Array.isArray(v)) return `[${v.map(encode).join(',')}]`;
@@ -25,13 +25,13 @@ function encode(v) {
   return JSON.stringify(v);
 }
 
-// keysOf are the components of an index's key, by their expressions.
+// keysOf returns the components of an index's key, by their expressions.
 function keysOf(i) {
   const keys = i.is_primary ? [{ expr: 'META().id' }] : (i.keys || []);
   return keys.slice(0, 16);
 }
 
-// bounds makes of the form's rows what a scan takes: equal components first, then one range.
+// bounds converts the form's rows to the bounds of a scan: equal components first, then one range.
 function bounds(rows) {
   const prefix = [];
   for (const r of rows) {
@@ -54,7 +54,7 @@ function bounds(rows) {
 
 const ops = ['count(*)', 'count', 'sum', 'avg', 'min', 'max'];
 
-// nameOf is an aggregate as the command line takes it.
+// nameOf returns an aggregate in the form of the command line.
 const nameOf = (a, keys) => `${a.op}(${a.distinct ? 'distinct ' : ''}${a.component === undefined ? '*' : keys[a.component].expr})`;
 
 export const workbench = {
@@ -71,8 +71,8 @@ export const workbench = {
     const said = el('div', { 'aria-live': 'polite' });
     const result = el('div', { class: 'gap' });
     const side = el('div', {});
-    const consistency = el('select', { id: 'consistency' }, el('option', { value: 'any' }, 'any: the newest timestamp at hand'),
-      el('option', { value: 'session' }, 'session: everything KV has now'));
+    const consistency = el('select', { id: 'consistency' }, el('option', { value: 'any' }, 'any: the newest timestamp available'),
+      el('option', { value: 'session' }, 'session: everything that KV has now'));
     const limit = el('input', { id: 'limit', type: 'number', min: 1, max: SHOWN, value: '50' });
     const offset = el('input', { id: 'offset', type: 'number', min: 0, value: '0' });
     const reverse = el('input', { id: 'reverse', type: 'checkbox' });
@@ -97,7 +97,7 @@ export const workbench = {
         return;
       }
       put(choice, all.map((i) => el('option', { value: i.id }, `${keyspace(i)}/${i.name}${indexState(i).text === 'ready' ? '' : ` (${indexState(i).text})`}`)));
-      if (list.next) put(said, el('p', { class: 'dim' }, 'The first 1,000 indexes are listed; the others can be scanned by the command line.'));
+      if (list.next) put(said, el('p', { class: 'dim' }, 'Only the first 1,000 indexes are listed; scan others with the command line.'));
       const wanted = all.find((i) => i.id === query.get('id')) || all[0];
       choice.value = wanted.id;
       choose(wanted.id);
@@ -115,8 +115,8 @@ export const workbench = {
       const s = indexState(chosen);
       put(side, card('Definition', el('pre', {}, chosen.definition), dl([['state', word(s.text, s.kind, s.why)], ['entries', count(chosen.items)],
         ['slices', chosen.partition_by && chosen.partition_by.scheme ? `${chosen.num_partition}, by ${chosen.partition_by.scheme} of ${(chosen.partition_by.expressions || []).join(', ')}`
-          : `${chosen.num_partition}, by the document’s id: every scan asks all of them`]]),
-      el('p', { class: 'dim' }, 'Values are JSON: 12, true, "text". What is no JSON is taken as text.')));
+          : `${chosen.num_partition}, by the document’s id: every scan reads all of them`]]),
+      el('p', { class: 'dim' }, 'Values are JSON: 12, true, "text". A value that is not JSON is used as text.')));
       put(result);
     }
 
@@ -133,12 +133,13 @@ export const workbench = {
     function aggregateRow() {
       const component = el('select', { 'aria-label': 'component', 'data-part': 'component' }, keysOf(chosen).map((k, n) => el('option', { value: n }, k.expr)));
       const row = el('div', { class: 'row', 'data-aggregate': '' }, el('select', { 'aria-label': 'aggregate', 'data-part': 'op', onchange: align }, ops.map((o) => el('option', { value: o }, o))),
-        component, el('label', { 'data-part': 'differentlabel' }, el('input', { type: 'checkbox', 'data-part': 'different' }), ' different values'),
+        component, el('label', { 'data-part': 'differentlabel' }, el('input', { type: 'checkbox', 'data-part': 'different' }), ' distinct values'),
         button('Remove', () => { row.remove(); align(); }));
       return row;
     }
 
-    // grouping is what makes a scan one of groups: nothing where none is asked for, and a count where nothing else is.
+    // grouping returns the part of the request that makes a scan return groups: null without groups and aggregates, a
+    // count if there are only groups.
     function grouping() {
       const by = [...groups.querySelectorAll('[data-group]')].filter((b) => b.checked).map((b) => Number(b.getAttribute('data-group')));
       const list = [...aggregates.querySelectorAll('[data-aggregate]')].map((row) => {
@@ -150,7 +151,7 @@ export const workbench = {
       return { ...(by.length ? { group_by: by } : {}), aggregates: list.length ? list : [{ op: 'count' }] };
     }
 
-    // align shows the fields that count: a range ends the key, and nothing after "anything" narrows it.
+    // align shows the fields that have an effect: components after a range or after "anything" cannot be restricted.
     function align() {
       let open = true;
       for (const row of fields.querySelectorAll('[data-row]')) {
@@ -168,7 +169,7 @@ export const workbench = {
         row.querySelector('[data-part=component]').hidden = op === ops[0];
         row.querySelector('[data-part=differentlabel]').hidden = !['count', 'sum', 'avg'].includes(op);
       }
-      distinct.disabled = grouping() !== null; // each group comes once
+      distinct.disabled = grouping() !== null; // each group is returned once anyway
     }
 
     function request() {
@@ -185,7 +186,7 @@ export const workbench = {
       await page({ ...request(), limit: Math.max(1, Math.min(SHOWN, Number(limit.value) || 50)), want_cursor: true }, 1, 0);
     }
 
-    // page asks for a page of a scan, behind so many rows of the pages before, and draws it.
+    // page requests page number of a scan and draws it; the pages before it had before rows.
     async function page(req, number, before) {
       if (running) return;
       const failed = (err) => (err.code === 'CURSOR_EXPIRED' ? expired(req, number, before) : trouble(err));
@@ -208,17 +209,17 @@ export const workbench = {
         const took = performance.now() - began;
         const lost = end && end.error && Object.assign(new Error(end.error.detail), { what: 'the scan', ...end.error });
         put(said, lost ? await failed(lost) : !end
-          && el('div', { class: 'trouble' }, el('strong', {}, 'The scan was cut off'), el('p', {}, 'These rows are not all. What to do: scan again.')));
+          && el('div', { class: 'trouble' }, el('strong', {}, 'The scan was cut off'), el('p', {}, 'Rows are missing. What to do: scan again.')));
         if (lost && !rows.length) return;
         drawRows({ req, number, before }, rows, end, first, took);
       }, failed);
     }
 
-    // expired offers how to go on where the state of the pages before is gone.
+    // expired offers ways to continue if the state of the previous pages is no longer kept.
     function expired(req, number, before) {
-      return el('div', { class: 'trouble', role: 'alert' }, el('strong', {}, 'The pages so far cannot be gone on with as they were'),
-        el('p', {}, 'Their state is kept for a minute after each page, and for ten minutes in all. What to do: go on behind the last row in the newest state, or scan from the beginning.'),
-        el('div', { class: 'row' }, button('Go on in the newest state', () => page({ ...req, newer: true }, number, before)), button('From the beginning', scan)));
+      return el('div', { class: 'trouble', role: 'alert' }, el('strong', {}, 'The state of the previous pages is no longer kept'),
+        el('p', {}, 'It is kept for a minute after each page, and for ten minutes in total. What to do: continue after the last row in the newest state, or scan from the beginning.'),
+        el('div', { class: 'row' }, button('Continue in the newest state', () => page({ ...req, newer: true }, number, before)), button('From the beginning', scan)));
     }
 
     async function tally() {
@@ -232,7 +233,7 @@ export const workbench = {
       });
     }
 
-    // busy does something that can be cancelled; failed says what an error is.
+    // busy runs an action that the user can cancel; failed returns the node for its error.
     async function busy(does, failed = trouble) {
       running = new AbortController();
       go.disabled = true;
@@ -261,43 +262,43 @@ export const workbench = {
       put(result, card(number === 1 ? many(rows.length, what) : `Page ${number}: ${rows.length ? `${what}s ${count(before + 1)} to ${count(upTo)}` : `no ${what}`}`, rows.length ? el('div', { class: 'scroll keep' }, el('table', { 'aria-label': 'Rows' },
         el('thead', {}, el('tr', {}, heads.map((h) => el('th', { scope: 'col' }, h)))),
         el('tbody', {}, rows.map((r) => el('tr', {}, cells(r).map((c) => el('td', { class: 'mono wrap' }, c)))))))
-        : empty('No entry fits.', 'Widen the bounds, or take "anything" for a component.'),
+        : empty('No entry matches.', 'Widen the bounds, or choose "anything" for a component.'),
       next(req, number, upTo, end)),
       end && end.end && card('How it went', dl([[`${what}s`, count(end.rows)], ['timestamp', el('span', { class: 'mono' }, end.timestamp.id || end.timestamp.hash)],
-        [`first ${what} after`, duration(first ?? took)], ['all after', `${duration(took)}, seen from this page`], ['asked', el('code', { class: 'wrap' }, encode(req))],
+        [`first ${what} after`, duration(first ?? took)], ['all after', `${duration(took)}, measured in this page`], ['request', el('code', { class: 'wrap' }, encode(req))],
         ['command line', el('code', { class: 'wrap' }, command(req))]]), explained(end.explain)));
     }
 
-    // next is what stands below a page that is not the last.
+    // next returns what is shown below a page: a button for the next one, unless it is the last.
     function next(req, number, upTo, end) {
       if (!end || !end.more) return number > 1 && el('p', { class: 'dim' }, 'This is the last page.');
-      if (!end.cursor) return el('p', {}, 'More rows follow, but the last one is too long to go on behind it: scan again with another limit.');
+      if (!end.cursor) return el('p', {}, 'More rows follow, but the key of the last one is too long to continue after it: scan again with another limit.');
       const behind = { ...req, cursor: end.cursor, newer: undefined };
       return el('div', { class: 'row' }, button('Next page', () => page(behind, number + 1, upTo)),
-        el('span', { class: 'dim' }, `The limit of ${req.limit} rows was reached. The next ones are of the same state for a minute; Count says how many there are.`));
+        el('span', { class: 'dim' }, `The limit of ${req.limit} rows was reached. The next page shows the same state if it is requested within a minute; Count counts all rows.`));
     }
 
-    // explained says which indexers were asked for what.
+    // explained shows what each indexer did for the scan.
     function explained(e) {
       if (!e) return null;
       return [el('p', {}, `${duration(e.took_ms)} at the indexers: opening ${duration(e.opening_ms)}, waiting for a timestamp ${duration(e.waiting_ms)}, reading ${duration(e.reading_ms)}, sending ${duration(e.sending_ms)}.`),
         el('p', {}, `Timestamp: ${e.chosen}; ${age(e.age_ms)}.`),
         el('p', {}, `${e.slices} of ${e.of} slices may hold rows${e.left_out_why ? `: ${e.left_out_why}` : ''}.`),
-        el('p', {}, `${many(e.read, 'entry', 'entries')} looked at, of which ${count(e.filtered)} did not meet the conditions.`),
+        el('p', {}, `${many(e.read, 'entry', 'entries')} read, of which ${count(e.filtered)} did not meet the conditions.`),
         table([{ name: 'Indexer', cell: (p) => p.indexer }, { name: 'Slices', cell: (p) => p.slices.join(', ') },
-          { name: 'Looked at', num: true, cell: (p) => count(p.read) }, { name: 'Filtered away', num: true, cell: (p) => count(p.filtered) },
+          { name: 'Read', num: true, cell: (p) => count(p.read) }, { name: 'Filtered out', num: true, cell: (p) => count(p.filtered) },
           { name: 'Rows', num: true, cell: (p) => count(p.rows) }, { name: 'Opened in', num: true, cell: (p) => duration(p.opened_ms) },
-          { name: 'Problem', cell: (p) => p.error || 'none' }], e.parts, { label: 'What was asked of whom' }),
-        e.omitted > 0 && el('p', {}, `${many(e.omitted, 'question')} more.`)];
+          { name: 'Problem', cell: (p) => p.error || 'none' }], e.parts, { label: 'Requests to indexers' }),
+        e.omitted > 0 && el('p', {}, `${many(e.omitted, 'further request')} not listed.`)];
     }
 
-    // age says how old the timestamp was when the question came.
+    // age describes the age of the timestamp when the request arrived.
     function age(ms) {
-      if (ms === undefined) return 'its age is not known';
-      return ms < 0 ? `it was made ${duration(-ms)} after the question came` : `it was ${duration(ms)} old`;
+      if (ms === undefined) return 'its age is unknown';
+      return ms < 0 ? `it was made ${duration(-ms)} after the request arrived` : `it was ${duration(ms)} old`;
     }
 
-    // command is the same scan as people type it.
+    // command returns the same scan as a command line.
     function command(req) {
       const q = (v) => `'${encode(v).replaceAll("'", "'\\''")}'`;
       const parts = ['tidemark index scan', `${keyspace(chosen)}/${chosen.name}`];
