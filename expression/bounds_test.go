@@ -14,8 +14,8 @@ import (
 	_ "tidemark/internal/testing/draws"
 )
 
-// TestBounds: an expression that would need much time or memory for a large document, or for a short text, ends with
-// ErrWork, or is cheap; other indexes are not affected.
+// TestBounds checks that an expression that would need much time or memory for a large document, or for a short text,
+// ends with ErrWork or is cheap, and that other indexes are not affected.
 func TestBounds(t *testing.T) {
 	const mb = 1 << 20
 	numbers := "[" + strings.Repeat("1,", 100_000) + "1]"
@@ -63,12 +63,12 @@ func TestBounds(t *testing.T) {
 			t.Errorf("%.100s: %v", text, err)
 		}
 		if len(r.Keys(1)) != 1 {
-			t.Errorf("%.100s: it costs the other index its entry: %v", text, r.Err(1))
+			t.Errorf("%.100s: the other index has no entry: %v", text, r.Err(1))
 		}
 	}
 }
 
-// TestBudgetPerIndex: many indexes that each use a large part of their budget all have their entry.
+// TestBudgetPerIndex checks that many indexes that each use a large part of their budget all have their entry.
 func TestBudgetPerIndex(t *testing.T) {
 	var sources []expression.Source
 	for i := range 20 {
@@ -87,7 +87,7 @@ func TestBudgetPerIndex(t *testing.T) {
 	}
 }
 
-// TestNoLocalZone: a date means the same wherever the process runs.
+// TestNoLocalZone checks that dates do not depend on the local time zone of the process.
 func TestNoLocalZone(t *testing.T) {
 	zone, err := time.LoadLocation("America/New_York")
 	if err != nil {
@@ -104,7 +104,7 @@ func TestNoLocalZone(t *testing.T) {
 	}
 }
 
-// TestPrintedConstructs: the canonical text of all kinds of expressions parses to the same tree.
+// TestPrintedConstructs checks that the canonical text of all kinds of expressions parses to the same tree.
 func TestPrintedConstructs(t *testing.T) {
 	for _, text := range []string{
 		`(META().id).x`, `("abc")[0]`, `(-1).a`, `(NULL).a`, `(ANY v IN a SATISFIES v END).b`, `(ARRAY v FOR v IN a END)[0].b`, `(a + b).c[-1]`, `((a.b).c)[0]`, `(EXISTS a).b`,
@@ -140,8 +140,8 @@ func TestPrintedConstructs(t *testing.T) {
 	}
 }
 
-// TestTotalBytes: a document is left out of an array index if its keys together exceed the limit, however short each
-// is, and other indexes are not affected.
+// TestTotalBytes checks that a document has no entry in an array index if its keys together exceed the limit, however
+// short each is, and that other indexes are not affected.
 func TestTotalBytes(t *testing.T) {
 	const entries, text = 50, 100
 	sources := []expression.Source{keys("ALL a", "b"), keys("b", "DISTINCT a"), keys("ALL a"), keys("b")}

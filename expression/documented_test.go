@@ -8,8 +8,8 @@ import (
 	"tidemark/expression"
 )
 
-// TestDocumentedForms: docs/ddl.md states for each form in Couchbase's documentation whether it is accepted, or the
-// text of its refusal. An accepted form can be evaluated, and its canonical text parses to the same again.
+// TestDocumentedForms checks what docs/ddl.md states for each form in Couchbase's documentation: that it is accepted,
+// or the text of its refusal. An accepted form can be evaluated, and its canonical text parses to the same form.
 func TestDocumentedForms(t *testing.T) {
 	page, err := os.ReadFile("../docs/ddl.md")
 	if err != nil {
@@ -29,7 +29,7 @@ func TestDocumentedForms(t *testing.T) {
 		all, err := expression.Parse(text)
 		if why, no := strings.CutPrefix(verdict, "refused: "); no {
 			if refused++; err == nil || !strings.Contains(err.Error(), why) {
-				t.Errorf("%s\ngives %v\nthe page says %s", text, err, why)
+				t.Errorf("%s\nreturns %v\nthe page states %s", text, err, why)
 			}
 			continue
 		}
@@ -48,6 +48,6 @@ func TestDocumentedForms(t *testing.T) {
 		}
 	}
 	if taken < 50 || refused < 20 {
-		t.Errorf("the page has %d forms that are taken, and %d that are refused", taken, refused)
+		t.Errorf("the page has %d accepted forms, and %d refused ones", taken, refused)
 	}
 }

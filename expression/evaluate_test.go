@@ -94,7 +94,7 @@ func TestEvaluateModel(t *testing.T) {
 	})
 }
 
-// TestReversedMarks: texts of letters, combining marks and invalid UTF-8, in any order, reversed, against the model.
+// TestReversedMarks compares REVERSE of texts of letters, combining marks and invalid UTF-8 with the model.
 func TestReversedMarks(t *testing.T) {
 	var s expression.Scratch
 	text := rapid.SliceOfN(rapid.SampledFrom([]string{"A", "⒚", "\U000115b5", "\u0301", "\ufffd", `\ud800`}), 0, 6)
@@ -129,7 +129,8 @@ func TestManyPaths(t *testing.T) {
 	})
 }
 
-// TestNotJSON: only a primary index has a key for a document that is not JSON, and none for a deletion.
+// TestNotJSON checks that only a primary index has a key for a document that is not JSON, and that no index has one for
+// a deletion.
 func TestNotJSON(t *testing.T) {
 	p, err := expression.Compile([]expression.Source{{IsPrimary: true}, keys("a"), keys("META().id")})
 	if err != nil {
@@ -160,7 +161,7 @@ func TestNotJSON(t *testing.T) {
 	}
 }
 
-// TestLimits: an entry that is too long or too deep only costs that entry.
+// TestLimits checks that a key that is too long or nested too deep only removes that entry.
 func TestLimits(t *testing.T) {
 	p, err := expression.CompileLimits([]expression.Source{
 		keys("long"), keys("id"), keys("id", "long"), keys("deep"), where(keys("id"), "deep = deep2"), keys("list"),
@@ -214,7 +215,7 @@ func TestCompileErrors(t *testing.T) {
 	}
 }
 
-// TestScratchServesAll: one Scratch may be used for a large Program, then a small one, and back.
+// TestScratchServesAll checks that one Scratch can be used for a large Program, then a small one, then the large one.
 func TestScratchServesAll(t *testing.T) {
 	small, err := expression.Compile([]expression.Source{keys("a")})
 	if err != nil {
@@ -254,9 +255,9 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// TestSpoiledDocuments: a document with one byte changed, removed or added is JSON exactly if encoding/json accepts
-// it.
-func TestSpoiledDocuments(t *testing.T) {
+// TestDamagedDocuments checks that a document with one byte changed, removed or added is JSON exactly if encoding/json
+// accepts it.
+func TestDamagedDocuments(t *testing.T) {
 	p, err := expression.Compile([]expression.Source{keys("a"), keys("b[0].c"), keys("c[-1]"), keys("a.b.c")})
 	if err != nil {
 		t.Fatal(err)
@@ -282,9 +283,9 @@ func TestSpoiledDocuments(t *testing.T) {
 	})
 }
 
-// TestStoredDefinitionsStay: a stored definition that an earlier version accepted keeps its values, even if a new one
-// would be refused.
-func TestStoredDefinitionsStay(t *testing.T) {
+// TestStoredDefinitionsKeepTheirValues checks that a stored definition that an earlier version accepted keeps its
+// values, even if a new one would be refused.
+func TestStoredDefinitionsKeepTheirValues(t *testing.T) {
 	for _, text := range []string{
 		`DATE_PART_STR("2024-02-29", "decennium")`, `DATE_TRUNC_STR("2024-02-29", NULL)`, `DATE_ADD_STR("2024-02-29", 1, "dow")`,
 		`MILLIS_TO_STR(0, 7)`, `IFNULL(DATE_DIFF_MILLIS(0, 0, "x"), NULL)`,

@@ -11,7 +11,7 @@ import (
 )
 
 // A partitioning scheme that is added in a file of its own is parsed, printed and laid out like the built-in ones.
-func TestAThirdKindOfPartitions(t *testing.T) {
+func TestRegisteredPartitionScheme(t *testing.T) {
 	const text = `CREATE INDEX i ON b(a) PARTITION BY FAMILY(META().id) WITH {"num_partition": 3}`
 	parsed, err := expression.Parse(text)
 	if err != nil {

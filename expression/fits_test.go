@@ -10,8 +10,8 @@ import (
 	"tidemark/internal/testing/raced"
 )
 
-// TestFits: a search for matches stops at the budget, and exceeding it is an error.
-func TestFits(t *testing.T) {
+// TestMatchLimits checks that a search for matches stops at the budget, and that exceeding it is an error.
+func TestMatchLimits(t *testing.T) {
 	r, text := regexp.MustCompile("a"), bytes.Repeat([]byte("a"), 1000)
 	const groups = 90
 	grouped := regexp.MustCompile(strings.Repeat("(", groups) + "a" + strings.Repeat(")", groups))

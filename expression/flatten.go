@@ -210,7 +210,7 @@ func (p *parser) flattenPart(first bool) (part FlattenPart, err error) {
 			return err
 		}
 		if part.Missing || !first {
-			return p.fail(at, "INCLUDE MISSING goes with the first part, once: MISSING in any other is indexed anyway")
+			return p.fail(at, "INCLUDE MISSING is allowed once, for the first part; MISSING in other parts is always indexed")
 		}
 		part.Missing = true
 		return p.wantWord("MISSING")

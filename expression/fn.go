@@ -113,7 +113,7 @@ func (f *Function) constants(args []Expr) (list []string, wrong string) {
 		}
 		l, ok := args[i].(*Literal)
 		if !ok || l.Kind != kindString {
-			return nil, fmt.Sprintf("argument %d of %s has to be a string that stands in the expression: %s(%s)", i+1, f.Name,
+			return nil, fmt.Sprintf("argument %d of %s must be a string literal: %s(%s)", i+1, f.Name,
 				f.Name, f.Params)
 		}
 		list = append(list, l.Text)

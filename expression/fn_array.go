@@ -25,12 +25,12 @@ func elements(f func(s *Scratch, list []value, rest []value) value) evaluation {
 
 var arrayFunctions = []*Function{
 	{Name: "ARRAY_APPEND", Family: FamilyArray, Params: "array, value, …", Min: 2, Max: MaxArgs, nulls: true,
-		About:   "With the values at its end.",
+		About:   "The array with the values appended.",
 		Example: Example{`ARRAY_APPEND([1], 2)`, `[1,2]`}, eval: elements(func(s *Scratch, l, rest []value) value {
 			return s.list(append(l, rest...))
 		})},
 	{Name: "ARRAY_AVG", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
-		About:   "The mean of its numbers; NULL if there are none.",
+		About:   "The mean of the numbers in the array; NULL if there are none.",
 		Example: Example{`ARRAY_AVG([1, "a", 2])`, `1.5`}, eval: elements(func(s *Scratch, l, _ []value) value {
 			sum, n, ok := s.sum(l)
 			if !ok {
@@ -42,17 +42,19 @@ var arrayFunctions = []*Function{
 			return s.compute(OpDivide, sum, number{i: int64(n), f: float64(n), isInt: true})
 		})},
 	{Name: "ARRAY_BINARY_SEARCH", Family: FamilyArray, Params: "array, value", Min: 2, Max: 2, lenient: true,
-		About:   "The place of an element that equals the value in an array that is in collation order, from 0; else -1.",
+		About: "The position, from 0, of an element that equals the value, in an array that is sorted in collation " +
+			"order; else -1.",
 		Example: Example{`ARRAY_BINARY_SEARCH([1, 3, 5], 3)`, `1`}, eval: arrayBinarySearch},
 	{Name: "ARRAY_CONCAT", Family: FamilyArray, Params: "array, array, …", Min: 2, Max: MaxArgs,
-		About:   "The arrays one after the other.",
+		About:   "The concatenated arrays.",
 		Example: Example{`ARRAY_CONCAT([1], [2, 3])`, `[1,2,3]`}, eval: arrayConcat},
 	{Name: "ARRAY_CONTAINS", Family: FamilyArray, Params: "array, value", Min: 2, Max: 2,
 		About:   "Whether an element equals the value.",
 		Example: Example{`ARRAY_CONTAINS([1, 2], 2.0)`, `true`}, eval: elements(func(s *Scratch, l, rest []value) value {
 			return boolean(s.place(l, rest[0]) >= 0)
 		})},
-	{Name: "ARRAY_COUNT", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "How many elements are not NULL.",
+	{Name: "ARRAY_COUNT", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "The number of elements that " +
+		"are not NULL.",
 		Example: Example{`ARRAY_COUNT([1, null])`, `1`}, eval: elements(func(s *Scratch, l, _ []value) value {
 			n := 0
 			for _, v := range l {
@@ -63,12 +65,12 @@ var arrayFunctions = []*Function{
 			return s.integer(int64(n))
 		})},
 	{Name: "ARRAY_DISTINCT", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
-		About:   "Each different element once, where it first stands.",
+		About:   "The distinct elements, in the order of their first occurrence.",
 		Example: Example{`ARRAY_DISTINCT([2, 1, 2.0])`, `[2,1]`}, eval: elements(func(s *Scratch, l, _ []value) value {
 			return s.list(s.firsts(l))
 		})},
 	{Name: "ARRAY_EXCEPT", Family: FamilyArray, Params: "array, array", Min: 2, Max: 2,
-		About:   "The elements of the first that are not in the second.",
+		About:   "The elements of the first array that are not in the second.",
 		Example: Example{`ARRAY_EXCEPT([1, 2, 3], [2])`, `[1,3]`}, eval: elements(func(s *Scratch, l, rest []value) value {
 			if rest[0].kind != kindArray {
 				return null
@@ -81,7 +83,8 @@ var arrayFunctions = []*Function{
 			return s.list(slices.DeleteFunc(l, func(v value) bool { return s.search(other, v) >= 0 }))
 		})},
 	{Name: "ARRAY_FLATTEN", Family: FamilyArray, Params: "array, depth", Min: 2, Max: 2,
-		About:   "With arrays within it replaced by their elements, so many levels deep; all of them if negative.",
+		About: "The array with nested arrays replaced by their elements, down to this number of levels; all levels if " +
+			"negative.",
 		Example: Example{`ARRAY_FLATTEN([1, [2, [3]]], 1)`, `[1,2,[3]]`}, eval: arrayFlatten},
 	{Name: "ARRAY_IFNULL", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
 		About:   "The first element that is not NULL; NULL if there is none.",
@@ -94,7 +97,8 @@ var arrayFunctions = []*Function{
 			return null
 		})},
 	{Name: "ARRAY_INSERT", Family: FamilyArray, Params: "array, place, value, …", Min: 3, Max: MaxArgs, nulls: true,
-		About:   "With the values at a place, counted from 0, or from the end if negative. Outside the array: NULL.",
+		About: "The array with the values inserted at a position, from 0, or from the end if negative. NULL if it is " +
+			"outside the array.",
 		Example: Example{`ARRAY_INSERT([1, 2], 1, 9)`, `[1,9,2]`}, eval: elements(func(s *Scratch, l, rest []value) value {
 			at, ok := s.whole(rest[0])
 			if at < 0 {
@@ -106,11 +110,11 @@ var arrayFunctions = []*Function{
 			return s.list(slices.Concat(l[:at], rest[1:], l[at:]))
 		})},
 	{Name: "ARRAY_INTERSECT", Family: FamilyArray, Params: "array, array, …", Min: 2, Max: MaxArgs,
-		About:   "The different elements but NULL that all have, in collation order.",
+		About:   "The distinct elements other than NULL that are in all arrays, in collation order.",
 		Example: Example{`ARRAY_INTERSECT([1, 2, 3], [3, 2])`, `[2,3]`}, eval: arraysCounted(func(count, arrays int) bool {
 			return count == arrays
 		}, true)},
-	{Name: "ARRAY_LENGTH", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "How many elements it has.",
+	{Name: "ARRAY_LENGTH", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "The number of elements.",
 		Example: Example{`ARRAY_LENGTH([1, null])`, `2`}, eval: elements(func(s *Scratch, l, _ []value) value {
 			return s.integer(int64(len(l)))
 		})},
@@ -125,40 +129,40 @@ var arrayFunctions = []*Function{
 			return extreme(-1)(s, l)
 		})},
 	{Name: "ARRAY_MOVE", Family: FamilyArray, Params: "array, place, place", Min: 3, Max: 3,
-		About:   "With the element of the first place at the second. Outside the array: NULL.",
+		About:   "The array with the element at the first position moved to the second. NULL if one is outside the array.",
 		Example: Example{`ARRAY_MOVE([1, 2, 3], 0, 2)`, `[2,3,1]`}, eval: places(func(l []value, i, j int) []value {
 			v := l[i]
 			return slices.Insert(slices.Delete(l, i, i+1), j, v)
 		})},
 	{Name: "ARRAY_POSITION", Aliases: []string{"ARRAY_POS"}, Family: FamilyArray, Params: "array, value", Min: 2, Max: 2,
-		About:   "The place of the first element that equals the value, from 0; else -1.",
+		About:   "The position, from 0, of the first element that equals the value; else -1.",
 		Example: Example{`ARRAY_POSITION(["a", "b"], "b")`, `1`}, eval: elements(func(s *Scratch, l, rest []value) value {
 			return s.integer(int64(s.place(l, rest[0])))
 		})},
 	{Name: "ARRAY_PREPEND", Family: FamilyArray, Params: "value, …, array", Min: 2, Max: MaxArgs, nulls: true,
-		About:   "With the values before its begin.",
+		About:   "The array with the values prepended.",
 		Example: Example{`ARRAY_PREPEND(1, [2])`, `[1,2]`}, eval: func(s *Scratch, a []value) value {
 			return elements(func(s *Scratch, l, rest []value) value { return s.list(append(slices.Clone(rest), l...)) })(s,
 				append([]value{a[len(a)-1]}, a[:len(a)-1]...))
 		}},
 	{Name: "ARRAY_PUT", Aliases: []string{"ARRAY_ADD"}, Family: FamilyArray, Params: "array, value, …", Min: 2,
-		Max: MaxArgs, About: "With the values at its end, but for those that an element equals.",
+		Max: MaxArgs, About: "The array with those of the values appended that no element equals.",
 		Example: Example{`ARRAY_PUT([1], 1, 2)`, `[1,2]`}, eval: elements(func(s *Scratch, l, rest []value) value {
 			return s.list(append(l, slices.DeleteFunc(slices.Clone(rest), func(v value) bool { return s.place(l, v) >= 0 })...))
 		})},
 	{Name: "ARRAY_RANGE", Family: FamilyArray, Params: "from, to [, step]", Min: 2, Max: 3,
-		About:   "The numbers from one up to another, which is left out, a step apart (1 if not given).",
+		About:   "The numbers from the first up to the second, which is excluded, a step apart (default 1).",
 		Example: Example{`ARRAY_RANGE(1, 7, 3)`, `[1,4]`}, eval: arrayRange},
 	{Name: "ARRAY_REMOVE", Family: FamilyArray, Params: "array, value, …", Min: 2, Max: MaxArgs,
-		About:   "Without the elements that equal one of the values.",
+		About:   "The array without the elements that equal one of the values.",
 		Example: Example{`ARRAY_REMOVE([1, 2, 1], 1)`, `[2]`}, eval: elements(func(s *Scratch, l, rest []value) value {
 			return s.list(slices.DeleteFunc(l, func(v value) bool { return s.place(rest, v) >= 0 }))
 		})},
 	{Name: "ARRAY_REPEAT", Family: FamilyArray, Params: "value, times", Min: 2, Max: 2, nulls: true,
-		About:   "An array of the value so many times.",
+		About:   "An array that contains the value this number of times.",
 		Example: Example{`ARRAY_REPEAT("a", 2)`, `["a","a"]`}, eval: arrayRepeat},
 	{Name: "ARRAY_REPLACE", Family: FamilyArray, Params: "array, value, value", Min: 3, Max: 3, nulls: true,
-		About:   "With each element that equals the first value replaced by the second.",
+		About:   "The array with each element that equals the first value replaced by the second.",
 		Example: Example{`ARRAY_REPLACE([1, 2, 1], 1, 9)`, `[9,2,9]`},
 		eval: elements(func(s *Scratch, l, rest []value) value {
 			if rest[0].kind == kindNull {
@@ -172,21 +176,23 @@ var arrayFunctions = []*Function{
 			return s.list(l)
 		})},
 	{Name: "ARRAY_REVERSE", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
-		About:   "From the last element to the first.",
+		About:   "The array in reverse order.",
 		Example: Example{`ARRAY_REVERSE([1, 2])`, `[2,1]`}, eval: elements(func(s *Scratch, l, _ []value) value {
 			slices.Reverse(l)
 			return s.list(l)
 		})},
-	{Name: "ARRAY_SORT", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "In collation order.",
+	{Name: "ARRAY_SORT", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "The array sorted in collation " +
+		"order.",
 		Example: Example{`ARRAY_SORT(["a", 2, null])`, `[null,2,"a"]`}, eval: elements(func(s *Scratch, l, _ []value) value {
 			return s.list(s.sorted(l))
 		})},
 	{Name: "ARRAY_STAR", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
-		About: "An object with, under each name that its objects have, the array of their values; NULL of those that do " +
+		About: "An object that has, for each name in the array's objects, an array of their values, with NULL for objects " +
+			"that do " +
 			"not have it.",
 		Example: Example{`ARRAY_STAR([{"a": 1}, {"a": 2, "b": 3}])`, `{"a":[1,2],"b":[null,3]}`}, eval: elements(arrayStar)},
 	{Name: "ARRAY_SUM", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
-		About:   "The sum of its numbers; 0 if there are none.",
+		About:   "The sum of the numbers in the array; 0 if there are none.",
 		Example: Example{`ARRAY_SUM([1, "a", 2])`, `3`}, eval: elements(func(s *Scratch, l, _ []value) value {
 			sum, _, ok := s.sum(l)
 			if !ok {
@@ -195,23 +201,23 @@ var arrayFunctions = []*Function{
 			return s.compute(OpAdd, sum, number{isInt: true})
 		})},
 	{Name: "ARRAY_SWAP", Family: FamilyArray, Params: "array, place, place", Min: 3, Max: 3,
-		About:   "With the elements of two places exchanged. Outside the array: NULL.",
+		About:   "The array with the elements at two positions exchanged. NULL if one is outside the array.",
 		Example: Example{`ARRAY_SWAP([1, 2, 3], 0, 2)`, `[3,2,1]`}, eval: places(func(l []value, i, j int) []value {
 			l[i], l[j] = l[j], l[i]
 			return l
 		})},
 	{Name: "ARRAY_SYMDIFF", Aliases: []string{"ARRAY_SYMDIFF1"}, Family: FamilyArray, Params: "array, array, …", Min: 2,
-		Max: MaxArgs, About: "The different elements that one of the arrays alone has, in collation order.",
+		Max: MaxArgs, About: "The distinct elements that are in only one of the arrays, in collation order.",
 		Example: Example{`ARRAY_SYMDIFF([1, 2], [2, 3])`, `[1,3]`}, eval: arraysCounted(func(count, _ int) bool {
 			return count == 1
 		}, false)},
 	{Name: "ARRAY_SYMDIFFN", Family: FamilyArray, Params: "array, array, …", Min: 2, Max: MaxArgs,
-		About:   "The different elements that an odd number of the arrays has, in collation order.",
+		About:   "The distinct elements that are in an odd number of the arrays, in collation order.",
 		Example: Example{`ARRAY_SYMDIFFN([1, 2], [2, 3], [2])`, `[1,2,3]`}, eval: arraysCounted(func(count, _ int) bool {
 			return count%2 == 1
 		}, false)},
 	{Name: "ARRAY_UNION", Family: FamilyArray, Params: "array, array, …", Min: 2, Max: MaxArgs,
-		About:   "The different elements of all, in collation order.",
+		About:   "The distinct elements of all arrays, in collation order.",
 		Example: Example{`ARRAY_UNION([2, 1], [3, 2])`, `[1,2,3]`}, eval: func(s *Scratch, a []value) value {
 			v := arrayConcat(s, a)
 			if v.kind != kindArray {

@@ -9,14 +9,15 @@ import (
 
 var bitFunctions = []*Function{
 	{Name: "BITAND", Family: FamilyBit, Params: "integer, integer, …", Min: 2, Max: MaxArgs, lenient: true,
-		About:   "The bits that all have.",
+		About:   "The bits that are 1 in all integers.",
 		Example: Example{`BITAND(6, 3)`, `2`}, eval: bitwise(func(x, y int64) int64 { return x & y })},
 	{Name: "BITCLEAR", Family: FamilyBit, Params: "integer, positions", Min: 2, Max: 2,
-		About:   "With the bits of a position, or of an array of them, 0. Positions are 1 (the lowest) to 64.",
+		About: "The integer with the bits at a position, or at an array of positions, set to 0. Positions are 1 (the " +
+			"lowest) to 64.",
 		Example: Example{`BITCLEAR(7, [1, 3])`, `2`}, eval: bitsAt(func(s *Scratch, x, at uint64, _ bool) value {
 			return s.integer(int64(x &^ at))
 		})},
-	{Name: "BITNOT", Family: FamilyBit, Params: "integer", Min: 1, Max: 1, About: "Each bit reversed, of 64.",
+	{Name: "BITNOT", Family: FamilyBit, Params: "integer", Min: 1, Max: 1, About: "All 64 bits inverted.",
 		Example: Example{`BITNOT(0)`, `-1`}, eval: func(s *Scratch, a []value) value {
 			x, ok := s.whole(a[0])
 			if !ok {
@@ -25,24 +26,23 @@ var bitFunctions = []*Function{
 			return s.integer(^x)
 		}},
 	{Name: "BITOR", Family: FamilyBit, Params: "integer, integer, …", Min: 2, Max: MaxArgs, lenient: true,
-		About:   "The bits that one of them has.",
+		About:   "The bits that are 1 in any of the integers.",
 		Example: Example{`BITOR(4, 1)`, `5`}, eval: bitwise(func(x, y int64) int64 { return x | y })},
 	{Name: "BITSET", Family: FamilyBit, Params: "integer, positions", Min: 2, Max: 2,
-		About:   "With the bits of a position, or of an array of them, 1.",
+		About:   "The integer with the bits at a position, or at an array of positions, set to 1.",
 		Example: Example{`BITSET(0, [1, 3])`, `5`}, eval: bitsAt(func(s *Scratch, x, at uint64, _ bool) value {
 			return s.integer(int64(x | at))
 		})},
 	{Name: "BITSHIFT", Family: FamilyBit, Params: "integer, shift [, flag]", Min: 2, Max: 3, lenient: true,
-		About: "Moved so many bits to the left, or to the right if negative; with TRUE the bits come in again on the other " +
-			"side.",
+		About:   "The integer shifted to the left, or to the right if negative, by this number of bits; with TRUE, rotated.",
 		Example: Example{`BITSHIFT(1, 3)`, `8`}, eval: bitShift},
 	{Name: "BITTEST", Aliases: []string{"ISBITSET"}, Family: FamilyBit, Params: "integer, positions [, flag]", Min: 2,
-		Max: 3, lenient: true, About: "Whether a bit of these positions is 1; with TRUE, whether all are.",
+		Max: 3, lenient: true, About: "Whether a bit at one of these positions is 1; with TRUE, whether all are.",
 		Example: Example{`BITTEST(6, [1, 2])`, `true`}, eval: bitsAt(func(_ *Scratch, x, at uint64, all bool) value {
 			return boolean(x&at != 0 && !all || all && x&at == at)
 		})},
 	{Name: "BITXOR", Family: FamilyBit, Params: "integer, integer, …", Min: 2, Max: MaxArgs, lenient: true,
-		About:   "The bits that an odd number of them has.",
+		About:   "The bits that are 1 in an odd number of the integers.",
 		Example: Example{`BITXOR(6, 3)`, `5`}, eval: bitwise(func(x, y int64) int64 { return x ^ y })},
 }
 

@@ -28,30 +28,30 @@ const (
 var dateFunctions = []*Function{
 	{Name: "DATE_ADD_MILLIS", Family: FamilyDate, Params: `millis, n, "part"`, Min: 3, Max: 3,
 		newly: checkPart(2, lengths), About: "The date n parts later. Parts: millennium, century, decade, year, quarter, " +
-			"month, week, day, hour, minute, second, millisecond. A day that the month does not have is one of the next month.",
+			"month, week, day, hour, minute, second, millisecond. A day beyond the end of its month runs over into the next.",
 		Example: Example{`DATE_ADD_MILLIS(0, 1, "day")`, `86400000`},
 		eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
 			return s.millis(s.later(t, a[1], a[2]))
 		})},
 	{Name: "DATE_ADD_STR", Family: FamilyDate, Params: `date, n, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths),
-		About:   "As DATE_ADD_MILLIS, of a text.",
+		About:   "Like DATE_ADD_MILLIS, for a date as text.",
 		Example: Example{`DATE_ADD_STR("2024-01-31", 1, "month")`, `"2024-03-02"`},
 		eval: onDate(func(s *Scratch, t time.Time, form string, a []value) value {
 			return s.date(s.later(t, a[1], a[2]))(made(form))
 		})},
 	{Name: "DATE_DIFF_MILLIS", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths),
-		About: "How many parts lie between b and a by the calendar: the parts of the one less those of the other. A " +
+		About: "The number of parts between b and a by the calendar: the parts of the one minus those of the other. A " +
 			"week is seven days.",
 		Example: Example{`DATE_DIFF_MILLIS(172800000, 0, "day")`, `2`}, eval: onMillis(differenceMillis(false))},
 	{Name: "DATE_DIFF_STR", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths),
-		About:   "As DATE_DIFF_MILLIS, of texts, each in its own zone.",
+		About:   "Like DATE_DIFF_MILLIS, for dates as texts, each in its own zone.",
 		Example: Example{`DATE_DIFF_STR("2018-09-11 00:00:01", "2018-09-10 23:59:59", "day")`, `1`},
 		eval:    onDate(differenceText(false))},
 	{Name: "DATE_DIFF_ABS_MILLIS", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3,
-		newly: checkPart(2, lengths), About: "As DATE_DIFF_MILLIS, without a sign.",
+		newly: checkPart(2, lengths), About: "Like DATE_DIFF_MILLIS, without a sign.",
 		Example: Example{`DATE_DIFF_ABS_MILLIS(0, 172800000, "day")`, `2`}, eval: onMillis(differenceMillis(true))},
 	{Name: "DATE_DIFF_ABS_STR", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths),
-		About:   "As DATE_DIFF_STR, without a sign.",
+		About:   "Like DATE_DIFF_STR, without a sign.",
 		Example: Example{`DATE_DIFF_ABS_STR("1998-06-01", "2006-01-01", "year")`, `8`}, eval: onDate(differenceText(true))},
 	{Name: "DATE_FORMAT_STR", Family: FamilyDate, Params: "date, example", Min: 2, Max: 2, newly: checkForm,
 		About:   "The date in the form of the example.",
@@ -68,14 +68,14 @@ var dateFunctions = []*Function{
 			return s.zoned(t, a[2:], func(t time.Time) value { return s.part(t, a[1]) })
 		}), kindNumber, kindString)},
 	{Name: "DATE_PART_STR", Family: FamilyDate, Params: `date, "part"`, Min: 2, Max: 2, newly: checkPart(1, partsOfDates),
-		About:   "As DATE_PART_MILLIS, of a text, in its own zone.",
+		About:   "Like DATE_PART_MILLIS, for a date as text, in its own zone.",
 		Example: Example{`DATE_PART_STR("2024-02-29T23:00:00-05:00", "day")`, `29`},
 		eval: onDate(func(s *Scratch, t time.Time, _ string, a []value) value {
 			return s.part(t, a[1])
 		})},
 	{Name: "DATE_RANGE_MILLIS", Family: FamilyDate, Params: `millis, millis, "part" [, n]`, Min: 3, Max: 4,
-		newly: checkPart(2, lengths), About: "The dates from the first up to the second, which is left out, n parts apart " +
-			"(1 if not given).",
+		newly: checkPart(2, lengths), About: "The dates from the first up to the second, which is excluded, n parts apart " +
+			"(default 1).",
 		Example: Example{`DATE_RANGE_MILLIS(0, 7200000, "hour")`, `[0,3600000]`},
 		eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
 			u, ok := s.fromMillis(a[1])
@@ -85,7 +85,7 @@ var dateFunctions = []*Function{
 			return s.dates(t, u, a[2:], func(t time.Time) value { return s.millis(t, true) })
 		})},
 	{Name: "DATE_RANGE_STR", Family: FamilyDate, Params: `date, date, "part" [, n]`, Min: 3, Max: 4,
-		newly: checkPart(2, lengths), About: "As DATE_RANGE_MILLIS, of texts, in the form of the first.",
+		newly: checkPart(2, lengths), About: "Like DATE_RANGE_MILLIS, for dates as texts, in the form of the first.",
 		Example: Example{`DATE_RANGE_STR("2024-01-01", "2024-01-04", "day", 2)`, `["2024-01-01","2024-01-03"]`},
 		eval: onDate(func(s *Scratch, t time.Time, form string, a []value) value {
 			u, _, ok := parseDate(a[1])
@@ -95,13 +95,13 @@ var dateFunctions = []*Function{
 			return s.dates(t, u, a[2:], func(t time.Time) value { return s.date(t, true)(made(form)) })
 		})},
 	{Name: "DATE_TRUNC_MILLIS", Family: FamilyDate, Params: `millis, "part"`, Min: 2, Max: 2,
-		newly: checkPart(1, lengths), About: "The beginning of the part that the date lies in; a week begins on Monday.",
+		newly: checkPart(1, lengths), About: "The beginning of the part that contains the date; a week begins on Monday.",
 		Example: Example{`DATE_TRUNC_MILLIS(90000000, "day")`, `86400000`},
 		eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
 			return s.millis(truncate(t, a[1]))
 		})},
 	{Name: "DATE_TRUNC_STR", Family: FamilyDate, Params: `date, "part"`, Min: 2, Max: 2, newly: checkPart(1, lengths),
-		About:   "As DATE_TRUNC_MILLIS, of a text, in its own zone.",
+		About:   "Like DATE_TRUNC_MILLIS, for a date as text, in its own zone.",
 		Example: Example{`DATE_TRUNC_STR("2024-02-29T08:07:06.123Z", "month")`, `"2024-02-01T00:00:00Z"`},
 		eval:    onDate(truncatedText)},
 	{Name: "DURATION_TO_STR", Family: FamilyDate, Params: "nanos", Min: 1, Max: 1,
@@ -125,7 +125,7 @@ var dateFunctions = []*Function{
 		})},
 	{Name: "MILLIS_TO_TZ", Aliases: []string{"MILLIS_TO_ZONE_NAME"}, Family: FamilyDate,
 		Params: "millis, zone [, example]", Min: 2, Max: 3, newly: checkFormAt(2),
-		About:   "As MILLIS_TO_STR, in a zone of the time zone database.",
+		About:   "Like MILLIS_TO_STR, in a zone of the time zone database.",
 		Example: Example{`MILLIS_TO_TZ(0, "America/New_York")`, `"1969-12-31T19:00:00-05:00"`},
 		eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
 			if len(a) == 3 && a[2].kind != kindString {
@@ -492,7 +492,7 @@ func checkPart(argument int, known string) func(args []Expr) string {
 		if !ok || l.Kind == kindString && slices.Contains(strings.Split(known, ", "), strings.ToLower(l.Text)) {
 			return ""
 		}
-		return fmt.Sprintf("%s is no part of a date here; known: %s", l, known)
+		return fmt.Sprintf("%s is not a part of a date here; known: %s", l, known)
 	}
 }
 
@@ -512,7 +512,7 @@ func checkFormAt(argument int) func(args []Expr) string {
 			return ""
 		}
 		return fmt.Sprintf(
-			`%s is no date; the form is said by an example, such as "1111-11-11", "1111-11-11 11:11:11" `+
+			`%s is not a date; give the form by an example, such as "1111-11-11", "1111-11-11 11:11:11" `+
 				`or "1111-11-11T11:11:11.111Z"`, l)
 	}
 }

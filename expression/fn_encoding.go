@@ -10,7 +10,7 @@ import (
 
 var encodingFunctions = []*Function{
 	{Name: "BASE64_DECODE", Aliases: []string{"DECODE_BASE64"}, Family: FamilyEncoding, Params: "base64", Min: 1, Max: 1,
-		About:   "The value whose JSON was encoded; NULL if it was none.",
+		About:   "The value whose JSON is encoded in base64; NULL if it is not JSON.",
 		Example: Example{`BASE64_DECODE("eyJhIjoxfQ==")`, `{"a":1}`}, eval: text1(func(s *Scratch, t []byte) value {
 			plain, err := base64.StdEncoding.DecodeString(string(t))
 			if err != nil || !utf8.Valid(plain) {
@@ -30,15 +30,15 @@ var encodingFunctions = []*Function{
 			return s.fresh(kindString, start)
 		}},
 	{Name: "ENCODED_SIZE", Family: FamilyEncoding, Params: "value", Min: 1, Max: 1, lenient: true,
-		About:   "How many bytes the value has as JSON.",
+		About:   "The number of bytes of the value as JSON.",
 		Example: Example{`ENCODED_SIZE([1, 2])`, `5`}, eval: func(s *Scratch, a []value) value {
 			return s.integer(int64(len(s.encoded(a[0]))))
 		}},
 	{Name: "JSON_DECODE", Aliases: []string{"DECODE_JSON"}, Family: FamilyEncoding, Params: "json", Min: 1, Max: 1,
-		About:   "The value that a text is in JSON; NULL if it is none.",
+		About:   "The value of a JSON text; NULL if it is not JSON.",
 		Example: Example{`JSON_DECODE("[1]")`, `[1]`}, eval: text1(jsonDecode)},
 	{Name: "JSON_ENCODE", Aliases: []string{"ENCODE_JSON"}, Family: FamilyEncoding, Params: "value", Min: 1, Max: 1,
-		lenient: true, About: "The value as JSON, the members of objects in order; MISSING as null.",
+		lenient: true, About: "The value as JSON, with the members of objects in the order of their names; MISSING as null.",
 		Example: Example{`JSON_ENCODE({"b": 1.0, "a": "x"})`, `"{\"a\":\"x\",\"b\":1}"`},
 		eval: func(s *Scratch, a []value) value {
 			return value{kindString, s.encoded(a[0])}
@@ -58,7 +58,7 @@ var encodingFunctions = []*Function{
 			return s.list(s.stack[base:])
 		}},
 	{Name: "POLY_LENGTH", Family: FamilyEncoding, Params: "value", Min: 1, Max: 1,
-		About:   "The length of a string in bytes, or how many elements or members there are.",
+		About:   "The length of a string in bytes, or the number of elements or members.",
 		Example: Example{`POLY_LENGTH([1, 2])`, `2`}, eval: polyLength},
 }
 

@@ -29,7 +29,7 @@ func rounded(f func(float64) float64) evaluation {
 }
 
 var numberFunctions = []*Function{
-	{Name: "ABS", Family: FamilyNumber, Params: "number", Min: 1, Max: 1, About: "Without its sign.",
+	{Name: "ABS", Family: FamilyNumber, Params: "number", Min: 1, Max: 1, About: "The absolute value.",
 		Example: Example{`ABS(-3)`, `3`}, eval: abs},
 	{Name: "CEIL", Family: FamilyNumber, Params: "number", Min: 1, Max: 1,
 		About:   "The smallest integer that is not below it.",
@@ -38,10 +38,10 @@ var numberFunctions = []*Function{
 		About:   "The largest integer that is not above it.",
 		Example: Example{`FLOOR(-2.1)`, `-3`}, eval: rounded(math.Floor)},
 	{Name: "GREATEST", Family: FamilyNumber, Params: "value, value, …", Min: 2, Max: MaxArgs,
-		About:   "The last of the values in collation order; MISSING and NULL do not count.",
+		About:   "The last of the values in collation order; MISSING and NULL are ignored.",
 		Example: Example{`GREATEST(2, null, 3)`, `3`}, lenient: true, eval: extreme(1)},
 	{Name: "DEGREES", Aliases: []string{"DEG"}, Family: FamilyNumber, Params: "number", Min: 1, Max: 1,
-		About:   "An angle in degrees, from one in radians.",
+		About:   "An angle in radians, converted to degrees.",
 		Example: Example{`DEGREES(PI())`, `180`}, eval: number1(func(s *Scratch, n number) value {
 			return s.float(float64(float64(n.f*180) / math.Pi))
 		})},
@@ -49,34 +49,35 @@ var numberFunctions = []*Function{
 		Example: Example{`E()`, `2.718281828459045`},
 		eval:    func(s *Scratch, _ []value) value { return s.float(math.E) }},
 	{Name: "IDIV", Family: FamilyNumber, Params: "number, number", Min: 2, Max: 2,
-		About:   "How often the second goes into the first, both without their fractions. By 0: NULL.",
+		About:   "The integral quotient of two numbers, whose fractions are dropped before. NULL for a divisor of 0.",
 		Example: Example{`IDIV(-7, 2)`, `-3`}, eval: idiv},
-	{Name: "IMOD", Family: FamilyNumber, Params: "number, number", Min: 2, Max: 2, About: "What IDIV leaves.",
+	{Name: "IMOD", Family: FamilyNumber, Params: "number, number", Min: 2, Max: 2, About: "The remainder of IDIV.",
 		Example: Example{`IMOD(-7, 2)`, `-1`}, eval: imod},
 	{Name: "LEAST", Family: FamilyNumber, Params: "value, value, …", Min: 2, Max: MaxArgs,
-		About:   "The first of the values in collation order; MISSING and NULL do not count.",
+		About:   "The first of the values in collation order; MISSING and NULL are ignored.",
 		Example: Example{`LEAST("a", 3)`, `3`}, lenient: true, eval: extreme(-1)},
 	{Name: "PI", Family: FamilyNumber, Params: "", Min: 0, Max: 0, About: "The number π.",
 		Example: Example{`PI()`, `3.141592653589793`},
 		eval:    func(s *Scratch, _ []value) value { return s.float(math.Pi) }},
 	{Name: "RADIANS", Aliases: []string{"RAD"}, Family: FamilyNumber, Params: "number", Min: 1, Max: 1,
-		About:   "An angle in radians, from one in degrees.",
+		About:   "An angle in degrees, converted to radians.",
 		Example: Example{`RADIANS(180)`, `3.141592653589793`}, eval: number1(func(s *Scratch, n number) value {
 			return s.float(float64(float64(n.f*math.Pi) / 180))
 		})},
 	{Name: "ROUND", Aliases: []string{"ROUND_EVEN"}, Family: FamilyNumber, Params: "number [, digits]", Min: 1, Max: 2,
-		About: "The nearest with so many digits after the point (0 if not given; before the point if negative); of two " +
-			"that are as near, the even one.",
+		About: "The nearest number with this number of digits after the point (default 0; before the point if negative); " +
+			"of two " +
+			"equally near ones, the even one.",
 		Example: Example{`ROUND(2.5)`, `2`}, lenient: true, eval: toDigits(roundEven)},
 	{Name: "ROUND_NEAREST", Family: FamilyNumber, Params: "number [, digits]", Min: 1, Max: 2,
-		About:   "As ROUND; of two that are as near, the one further from 0.",
+		About:   "Like ROUND; of two equally near ones, the one further from 0.",
 		Example: Example{`ROUND_NEAREST(2.5)`, `3`}, lenient: true, eval: toDigits(roundAway)},
 	{Name: "SIGN", Family: FamilyNumber, Params: "number", Min: 1, Max: 1, About: "-1, 0 or 1.",
 		Example: Example{`SIGN(-0.5)`, `-1`}, eval: number1(sign)},
 	{Name: "SQRT", Family: FamilyNumber, Params: "number", Min: 1, Max: 1,
-		About:   "The square root; of a negative number NULL.",
+		About:   "The square root; NULL for a negative number.",
 		Example: Example{`SQRT(9)`, `3`}, eval: number1(func(s *Scratch, n number) value { return s.float(math.Sqrt(n.f)) })},
-	{Name: "TRUNC", Family: FamilyNumber, Params: "number [, digits]", Min: 1, Max: 2, About: "As ROUND, towards 0.",
+	{Name: "TRUNC", Family: FamilyNumber, Params: "number [, digits]", Min: 1, Max: 2, About: "Like ROUND, towards 0.",
 		Example: Example{`TRUNC(-2.9)`, `-2`}, lenient: true, eval: toDigits(math.Trunc)},
 }
 

@@ -46,24 +46,26 @@ func (s *Scratch) collect(list []field, f func(field) value) value {
 
 var objectFunctions = []*Function{
 	{Name: "OBJECT_ADD", Family: FamilyObject, Params: "object, name, value", Min: 3, Max: 3,
-		About:   "With this member, unless there is one of that name. With a MISSING value as it is.",
+		About:   "The object with this member added, unless it has one of this name. Unchanged for a MISSING value.",
 		Example: Example{`OBJECT_ADD({"a": 1}, "b", 2)`, `{"a":1,"b":2}`}, lenient: true, eval: objectAdd},
 	{Name: "OBJECT_CONCAT", Family: FamilyObject, Params: "object, object, …", Min: 2, Max: MaxArgs,
-		About:   "The members of all; of several with one name the last counts.",
+		About:   "An object with the members of all objects; of several with one name the last counts.",
 		Example: Example{`OBJECT_CONCAT({"a": 1, "b": 1}, {"b": 2})`, `{"a":1,"b":2}`}, eval: objectConcat},
 	{Name: "OBJECT_INNER_PAIRS", Aliases: []string{"OBJECT_INNERPAIRS"}, Family: FamilyObject, Params: "object", Min: 1,
-		Max: 1, About: "As OBJECT_PAIRS, with an array of one element replaced by it, unless it is the only member.",
+		Max: 1, About: "Like OBJECT_PAIRS, with each array of one element replaced by the element, unless it is the only " +
+			"member.",
 		Example: Example{`OBJECT_INNER_PAIRS({"a": [1], "b": 2})`, `[{"name":"a","val":1},{"name":"b","val":2}]`},
 		eval: membersOf(func(s *Scratch, l []field, _ []value) value {
 			return s.pairObjects(s.inner(l))
 		})},
 	{Name: "OBJECT_INNER_VALUES", Aliases: []string{"OBJECT_INNERVALUES"}, Family: FamilyObject, Params: "object", Min: 1,
-		Max: 1, About: "As OBJECT_VALUES, with an array of one element replaced by it, unless it is the only member.",
+		Max: 1, About: "Like OBJECT_VALUES, with each array of one element replaced by the element, unless it is the only " +
+			"member.",
 		Example: Example{`OBJECT_INNER_VALUES({"a": [1], "b": 2})`, `[1,2]`},
 		eval: membersOf(func(s *Scratch, l []field, _ []value) value {
 			return s.collect(s.inner(l), func(f field) value { return s.valueOf(f.text) })
 		})},
-	{Name: "OBJECT_LENGTH", Family: FamilyObject, Params: "object", Min: 1, Max: 1, About: "How many members it has.",
+	{Name: "OBJECT_LENGTH", Family: FamilyObject, Params: "object", Min: 1, Max: 1, About: "The number of members.",
 		Example: Example{`OBJECT_LENGTH({"a": 1})`, `1`}, eval: membersOf(func(s *Scratch, l []field, _ []value) value {
 			return s.integer(int64(len(l)))
 		})},
@@ -80,10 +82,10 @@ var objectFunctions = []*Function{
 			return s.pairObjects(l)
 		})},
 	{Name: "OBJECT_PUT", Family: FamilyObject, Params: "object, name, value", Min: 3, Max: 3,
-		About:   "With this member; with a MISSING value without it.",
+		About:   "The object with this member set; for a MISSING value, without it.",
 		Example: Example{`OBJECT_PUT({"a": 1}, "b", 2)`, `{"a":1,"b":2}`}, lenient: true, eval: objectPut},
 	{Name: "OBJECT_REMOVE", Family: FamilyObject, Params: "object, name, …", Min: 2, Max: MaxArgs,
-		About:   "Without the members of these names.",
+		About:   "The object without the members of these names.",
 		Example: Example{`OBJECT_REMOVE({"a": 1, "b": 2}, "b")`, `{"a":1}`},
 		eval: membersOf(func(s *Scratch, l []field, rest []value) value {
 			if slices.ContainsFunc(rest, func(v value) bool { return v.kind != kindString }) {
@@ -94,7 +96,7 @@ var objectFunctions = []*Function{
 			}))
 		})},
 	{Name: "OBJECT_RENAME", Family: FamilyObject, Params: "object, name, name", Min: 3, Max: 3,
-		About:   "With the member of the first name under the second.",
+		About:   "The object with the member of the first name renamed to the second.",
 		Example: Example{`OBJECT_RENAME({"a": 1}, "a", "b")`, `{"b":1}`},
 		eval: membersOf(func(s *Scratch, l []field, rest []value) value {
 			if rest[0].kind != kindString || rest[1].kind != kindString {
@@ -109,7 +111,8 @@ var objectFunctions = []*Function{
 			return s.build(sortFields(append(l, moved)))
 		})},
 	{Name: "OBJECT_REPLACE", Family: FamilyObject, Params: "object, value, value", Min: 3, Max: 3,
-		About:   "With each value that equals the first replaced by the second; by MISSING it is left out.",
+		About: "The object with each value that equals the first replaced by the second; if that is MISSING, the member " +
+			"is omitted.",
 		Example: Example{`OBJECT_REPLACE({"a": 1, "b": 2}, 1, 3)`, `{"a":3,"b":2}`}, lenient: true, eval: objectReplace},
 	{Name: "OBJECT_UNWRAP", Family: FamilyObject, Params: "object", Min: 1, Max: 1,
 		About:   "The value of the only member; NULL if there are more or none.",

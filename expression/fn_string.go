@@ -31,12 +31,13 @@ func text2(f func(s *Scratch, t, u []byte) value) evaluation {
 
 var stringFunctions = []*Function{
 	{Name: "CONCAT", Family: FamilyString, Params: "text, text, …", Min: 2, Max: MaxArgs,
-		About:   "The texts one after the other, as with ||.",
+		About:   "The concatenated texts, as with ||.",
 		Example: Example{`CONCAT(s, "-", "b")`, `"aß c-b"`}, eval: concatTexts},
 	{Name: "CONCAT2", Family: FamilyString, Params: "text, value, …", Min: 2, Max: MaxArgs, lenient: true,
-		About:   "The texts, and the texts in arrays, one after the other with the first between them.",
+		About:   "The concatenated texts, including texts in arrays, separated by the first argument.",
 		Example: Example{`CONCAT2("-", "a", ["b", "c"])`, `"a-b-c"`}, eval: concatWith},
-	{Name: "CONTAINS", Family: FamilyString, Params: "text, text", Min: 2, Max: 2, About: "Whether part stands in text.",
+	{Name: "CONTAINS", Family: FamilyString, Params: "text, text", Min: 2, Max: 2, About: "Whether the first text " +
+		"contains the second.",
 		Example: Example{`CONTAINS(s, "ß")`, `true`}, eval: text2(func(_ *Scratch, t, u []byte) value {
 			return boolean(bytes.Contains(t, u))
 		})},
@@ -58,8 +59,8 @@ var stringFunctions = []*Function{
 			return s.spend(1+work/stepBytes) && fits
 		}, kindString)},
 	{Name: "INITCAP", Aliases: []string{"TITLE"}, Family: FamilyString, Params: "text", Min: 1, Max: 1,
-		About: "Each word with its first letter in upper case and the others in lower case. What divides words is white " +
-			"space, and all of ASCII but letters, digits and _.",
+		About: "Each word with its first letter in upper case and the others in lower case. Words are separated by white " +
+			"space, and by all ASCII characters except letters, digits and _.",
 		Example: Example{`INITCAP("hello WORLD")`, `"Hello World"`}, eval: text1(initcap)},
 	{Name: "LENGTH", Family: FamilyString, Params: "text", Min: 1, Max: 1, About: "The length in bytes of UTF-8.",
 		Example: Example{`LENGTH(s)`, `5`}, eval: text1(func(s *Scratch, t []byte) value {
@@ -68,78 +69,81 @@ var stringFunctions = []*Function{
 	{Name: "LOWER", Family: FamilyString, Params: "text", Min: 1, Max: 1, About: "All letters in lower case.",
 		Example: Example{`LOWER("ÀB")`, `"àb"`}, eval: text1(lower)},
 	{Name: "LPAD", Aliases: []string{"MB_LPAD"}, Family: FamilyString, Params: "text, length [, with]", Min: 2, Max: 3,
-		About:   "Filled up on the left to so many characters, with spaces or the given text; longer ones are cut.",
+		About: "The text padded on the left to this number of characters, with spaces or the given text; a longer text " +
+			"is cut.",
 		Example: Example{`LPAD("7", 3, "0")`, `"007"`}, eval: pad(true)},
 	{Name: "LTRIM", Family: FamilyString, Params: "text [, characters]", Min: 1, Max: 2,
-		About:   "Without white space, or these characters, on the left.",
+		About:   "The text without white space, or these characters, on the left.",
 		Example: Example{`LTRIM("xxay", "x")`, `"ay"`}, eval: trim(true, false)},
 	{Name: "MB_LENGTH", Family: FamilyString, Params: "text", Min: 1, Max: 1, About: "The length in characters.",
 		Example: Example{`MB_LENGTH(s)`, `4`}, eval: text1(func(s *Scratch, t []byte) value {
 			return s.integer(int64(utf8.RuneCount(t)))
 		})},
 	{Name: "MB_POSITION", Aliases: []string{"MB_POSITION0", "MB_POS", "MB_POS0"}, Family: FamilyString,
-		Params: "text, text", Min: 2, Max: 2, About: "As POSITION, in characters.",
+		Params: "text, text", Min: 2, Max: 2, About: "Like POSITION, in characters.",
 		Example: Example{`MB_POSITION(s, "c")`, `3`}, eval: text2(func(s *Scratch, t, u []byte) value {
 			return s.integer(characters(t, bytes.Index(t, u)))
 		})},
 	{Name: "MB_POSITION1", Aliases: []string{"MB_POS1"}, Family: FamilyString, Params: "text, text", Min: 2, Max: 2,
-		About:   "As POSITION1, in characters.",
+		About:   "Like POSITION1, in characters.",
 		Example: Example{`MB_POSITION1(s, "c")`, `4`}, eval: text2(func(s *Scratch, t, u []byte) value {
 			return s.integer(characters(t, bytes.Index(t, u)) + 1)
 		})},
 	{Name: "MB_SUBSTR", Aliases: []string{"MB_SUBSTR0"}, Family: FamilyString, Params: "text, from [, length]", Min: 2,
-		Max: 3, About: "As SUBSTR, in characters.",
+		Max: 3, About: "Like SUBSTR, in characters.",
 		Example: Example{`MB_SUBSTR(s, 1, 2)`, `"ß "`}, eval: substr(0, true)},
 	{Name: "MB_SUBSTR1", Family: FamilyString, Params: "text, from [, length]", Min: 2, Max: 3,
-		About:   "As SUBSTR1, in characters.",
+		About:   "Like SUBSTR1, in characters.",
 		Example: Example{`MB_SUBSTR1(s, 2, 2)`, `"ß "`}, eval: substr(1, true)},
 	{Name: "POSITION", Aliases: []string{"POSITION0", "POS", "POS0"}, Family: FamilyString, Params: "text, text", Min: 2,
 		Max:     2,
-		About:   "The byte at which part first stands in text, from 0; -1 if it does not.",
+		About:   "The position in bytes of the second text in the first, from 0; -1 if it does not occur there.",
 		Example: Example{`POSITION("banana", "na")`, `2`}, eval: text2(func(s *Scratch, t, u []byte) value {
 			return s.integer(int64(bytes.Index(t, u)))
 		})},
 	{Name: "POSITION1", Aliases: []string{"POS1"}, Family: FamilyString, Params: "text, text", Min: 2, Max: 2,
-		About:   "As POSITION, from 1; 0 if it does not stand there.",
+		About:   "Like POSITION, from 1; 0 if there is none.",
 		Example: Example{`POSITION1("banana", "na")`, `3`}, eval: text2(func(s *Scratch, t, u []byte) value {
 			return s.integer(int64(bytes.Index(t, u)) + 1)
 		})},
-	{Name: "REPEAT", Family: FamilyString, Params: "text, times", Min: 2, Max: 2, About: "The text so many times.",
+	{Name: "REPEAT", Family: FamilyString, Params: "text, times", Min: 2, Max: 2, About: "The text repeated this " +
+		"number of times.",
 		Example: Example{`REPEAT("ab", 3)`, `"ababab"`}, eval: repeat},
 	{Name: "REPLACE", Family: FamilyString, Params: "text, old, new [, times]", Min: 3, Max: 4, lenient: true,
-		About:   "With each old, or the first so many, replaced by new.",
+		About:   "The text with all occurrences of old, or this number of them, replaced by new.",
 		Example: Example{`REPLACE("banana", "an", "-", 1)`, `"b-ana"`}, eval: counted(replace)},
 	{Name: "REVERSE", Family: FamilyString, Params: "text", Min: 1, Max: 1,
-		About:   "The characters from the last to the first.",
+		About:   "The characters in reverse order.",
 		Example: Example{`REVERSE(s)`, `"c ßa"`}, eval: text1(reverse)},
 	{Name: "RPAD", Aliases: []string{"MB_RPAD"}, Family: FamilyString, Params: "text, length [, with]", Min: 2, Max: 3,
-		About:   "As LPAD, on the right.",
+		About:   "Like LPAD, on the right.",
 		Example: Example{`RPAD("7", 3, "ab")`, `"7ab"`}, eval: pad(false)},
 	{Name: "RTRIM", Family: FamilyString, Params: "text [, characters]", Min: 1, Max: 2,
-		About:   "Without white space, or these characters, on the right.",
+		About:   "The text without white space, or these characters, on the right.",
 		Example: Example{`RTRIM("a  ")`, `"a"`}, eval: trim(false, true)},
 	{Name: "SPLIT", Family: FamilyString, Params: "text [, at]", Min: 1, Max: 2,
 		About:   "The parts between the separators, or between white space.",
 		Example: Example{`SPLIT("a,b", ",")`, `["a","b"]`}, eval: split},
 	{Name: "SUBSTR", Aliases: []string{"SUBSTR0"}, Family: FamilyString, Params: "text, from [, length]", Min: 2, Max: 3,
-		About:   "The bytes from a place on, counted from 0, or from the end if negative. Outside the text: NULL.",
+		About: "The bytes from a position on, counted from 0, or from the end if negative. NULL for a position outside " +
+			"the text.",
 		Example: Example{`SUBSTR("banana", 2, 3)`, `"nan"`}, eval: substr(0, false)},
 	{Name: "SUBSTR1", Family: FamilyString, Params: "text, from [, length]", Min: 2, Max: 3,
-		About:   "As SUBSTR, counted from 1.",
+		About:   "Like SUBSTR, counted from 1.",
 		Example: Example{`SUBSTR1("banana", 2, 3)`, `"ana"`}, eval: substr(1, false)},
 	{Name: "SUFFIXES", Family: FamilyString, Params: "text", Min: 1, Max: 1,
-		About:   "The text from each of its characters on.",
+		About:   "All suffixes of the text: from each of its characters to the end.",
 		Example: Example{`SUFFIXES("abc")`, `["abc","bc","c"]`}, eval: text1(suffixes)},
 	{Name: "TOKENS", Family: FamilyString, Params: "value [, options]", Min: 1, Max: 2, newly: checkTokens(1), nulls: true,
-		About: `The different words (letters and digits) in a value of any depth, its numbers, truth values and NULL, ` +
+		About: `The distinct words (letters and digits) in a value at any depth, its numbers, booleans and NULL, ` +
 			`and the names of its members, in collation order. {"case": "lower"} or "upper" changes the words, ` +
-			`{"names": false} leaves the names out, {"specials": true} adds what stands between blanks and brackets, such ` +
-			`as an address of mail, {"split": false} takes each text as a whole, without the blanks around it, unless ` +
+			`{"names": false} omits the names, {"specials": true} adds the pieces between blanks and brackets, such ` +
+			`as e-mail addresses, {"split": false} makes each text one token, without the blanks around it unless ` +
 			`{"trim": false}.`,
 		Example: Example{`TOKENS(["Nice, côte d'Azur", 7], {"case": "lower"})`, `[7,"azur","côte","d","nice"]`},
 		eval:    tokens},
 	{Name: "TRIM", Family: FamilyString, Params: "text [, characters]", Min: 1, Max: 2,
-		About:   "Without white space, or these characters, on both sides.",
+		About:   "The text without white space, or these characters, on both sides.",
 		Example: Example{`TRIM("  a ")`, `"a"`}, eval: trim(true, true)},
 	{Name: "UPPER", Family: FamilyString, Params: "text", Min: 1, Max: 1, About: "All letters in upper case.",
 		Example: Example{`UPPER("àb")`, `"ÀB"`}, eval: text1(upper)},
@@ -148,20 +152,20 @@ var stringFunctions = []*Function{
 var patternFunctions = []*Function{
 	{Name: "REGEXP_CONTAINS", Aliases: []string{"REGEX_CONTAINS", "CONTAINS_REGEX", "CONTAINS_REGEXP"},
 		Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2,
-		About:   "Whether a part of the text fits the pattern (RE2 syntax). The pattern stands in the expression.",
+		About:   "Whether a part of the text matches the pattern (RE2 syntax). The pattern must be a literal.",
 		Example: Example{`REGEXP_CONTAINS("banana", "n.n")`, `true`}, constant: []int{1},
 		prepare: pattern(func(r *regexp.Regexp) evaluation {
 			return text1(func(_ *Scratch, t []byte) value { return boolean(r.Match(t)) })
 		})},
 	{Name: "REGEXP_LIKE", Aliases: []string{"REGEX_LIKE"}, Family: FamilyString, Params: `text, "pattern"`, Min: 2,
-		Max: 2, About: "Whether the whole text fits the pattern.",
+		Max: 2, About: "Whether the whole text matches the pattern.",
 		Example: Example{`REGEXP_LIKE("banana", "b.*a")`, `true`}, constant: []int{1}, prepare: wholePattern},
 	{Name: "CONTAINS_TOKEN_REGEXP", Aliases: []string{"CONTAINS_TOKEN_REGEX"}, Family: FamilyString,
 		Params: `value, "pattern" [, options]`, Min: 2, Max: 3, newly: checkTokens(2), lenient: true,
-		About:   "Whether one of the TOKENS that are strings fits a pattern as a whole.",
+		About:   "Whether one of the TOKENS that are strings matches a pattern as a whole.",
 		Example: Example{`CONTAINS_TOKEN_REGEXP(s, "[a-d]")`, `true`}, constant: []int{1}, prepare: tokenPattern},
 	{Name: "REGEXP_MATCHES", Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2,
-		About:   "The parts of the text that fit the pattern.",
+		About:   "The parts of the text that match the pattern.",
 		Example: Example{`REGEXP_MATCHES("banana", "[an]{2}")`, `["an","an"]`}, constant: []int{1},
 		prepare: pattern(func(r *regexp.Regexp) evaluation {
 			return text1(func(s *Scratch, t []byte) value {
@@ -174,14 +178,15 @@ var patternFunctions = []*Function{
 		})},
 	{Name: "REGEXP_POSITION", Aliases: []string{"REGEXP_POSITION0", "REGEXP_POS", "REGEXP_POS0", "REGEX_POSITION",
 		"REGEX_POSITION0", "REGEX_POS", "REGEX_POS0"}, Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2,
-		About:   "The byte at which the pattern first fits, from 0; else -1.",
+		About:   "The position in bytes of the first match of the pattern, from 0; else -1.",
 		Example: Example{`REGEXP_POSITION("banana", "n.n")`, `2`}, constant: []int{1}, prepare: patternPosition(0)},
 	{Name: "REGEXP_POSITION1", Aliases: []string{"REGEXP_POS1", "REGEX_POSITION1", "REGEX_POS1"}, Family: FamilyString,
-		Params: `text, "pattern"`, Min: 2, Max: 2, About: "As REGEXP_POSITION, from 1; also -1 if it does not fit.",
+		Params: `text, "pattern"`, Min: 2, Max: 2, About: "Like REGEXP_POSITION, from 1; also -1 if there is no match.",
 		Example: Example{`REGEXP_POSITION1("banana", "n.n")`, `3`}, constant: []int{1}, prepare: patternPosition(1)},
 	{Name: "REGEXP_REPLACE", Aliases: []string{"REGEX_REPLACE"}, Family: FamilyString,
 		Params: `text, "pattern", new [, times]`, Min: 3, Max: 4, lenient: true,
-		About:   "With what fits the pattern, or the first so many of it, replaced by a text as it is.",
+		About: "The text with all matches of the pattern, or this number of them, replaced by a text, which is used " +
+			"literally.",
 		Example: Example{`REGEXP_REPLACE("banana", "a.", "$1", 1)`, `"b$1ana"`}, constant: []int{1},
 		prepare: pattern(func(r *regexp.Regexp) evaluation {
 			return counted(func(s *Scratch, a []value) value {
@@ -201,7 +206,7 @@ var patternFunctions = []*Function{
 			})
 		})},
 	{Name: "REGEXP_SPLIT", Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2,
-		About:   "The parts of the text between those that fit the pattern.",
+		About:   "The parts of the text between the matches of the pattern.",
 		Example: Example{`REGEXP_SPLIT("a1b22c", "[0-9]+")`, `["a","b","c"]`}, constant: []int{1},
 		prepare: pattern(func(r *regexp.Regexp) evaluation {
 			return text1(func(s *Scratch, t []byte) value {
@@ -312,7 +317,7 @@ func pattern(with func(*regexp.Regexp) evaluation) func([]string) (evaluation, e
 		}
 		r, err := regexp.Compile(constants[0])
 		if err != nil {
-			return nil, fmt.Errorf("the pattern is wrong: %w", err)
+			return nil, fmt.Errorf("the pattern is invalid: %w", err)
 		}
 		instructions, f := programSize(constants[0]), with(r)
 		return func(s *Scratch, a []value) value {

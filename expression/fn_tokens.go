@@ -78,7 +78,7 @@ func checkTokens(argument int) func(args []Expr) string {
 				(l.Kind == kindTrue || l.Kind == kindFalse):
 				continue
 			}
-			return fmt.Sprintf("TOKENS does not know the option %q with the value %s; %s", m.Name, m.Value, known)
+			return fmt.Sprintf("TOKENS does not support the option %q with the value %s; %s", m.Name, m.Value, known)
 		}
 		return ""
 	}

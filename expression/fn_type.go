@@ -27,7 +27,7 @@ var typeFunctions = []*Function{
 		About:   "Whether it is a boolean, number or string.",
 		Example: Example{`ISATOM(1)`, `true`}, eval: isKind(kindFalse, kindTrue, kindNumber, kindString)},
 	{Name: "ISBINARY", Aliases: []string{"IS_BINARY", "ISBIN", "IS_BIN"}, Family: FamilyType, Params: "value", Min: 1,
-		Max: 1, About: "Whether it is binary, which nothing in a JSON document is.",
+		Max: 1, About: "Whether it is binary: always FALSE for a JSON document.",
 		Example: Example{`ISBINARY("a")`, `false`}, eval: isKind()},
 	{Name: "ISBOOLEAN", Aliases: []string{"IS_BOOLEAN", "ISBOOL", "IS_BOOL"}, Family: FamilyType, Params: "value", Min: 1,
 		Max: 1, About: "Whether it is TRUE or FALSE.",
@@ -42,7 +42,7 @@ var typeFunctions = []*Function{
 		Max: 1, About: "Whether it is a string.",
 		Example: Example{`ISSTRING(gone)`, `MISSING`}, eval: isKind(kindString)},
 	{Name: "TOARRAY", Aliases: []string{"TO_ARRAY"}, Family: FamilyType, Params: "value", Min: 1, Max: 1,
-		About:   "An array as it is, anything else as its one element.",
+		About:   "An array unchanged; any other value as an array with that element.",
 		Example: Example{`TOARRAY(1)`, `[1]`}, eval: func(s *Scratch, a []value) value {
 			if a[0].kind == kindArray {
 				return a[0]
@@ -50,7 +50,7 @@ var typeFunctions = []*Function{
 			return s.list(a[:1])
 		}},
 	{Name: "TOATOM", Aliases: []string{"TO_ATOM"}, Family: FamilyType, Params: "value", Min: 1, Max: 1,
-		About:   "The one element or member of what has just one, as far as it goes; else NULL.",
+		About:   "The single element or member of an array or object that has only one, repeatedly; else NULL.",
 		Example: Example{`TOATOM([{"a": 5}])`, `5`}, eval: toAtom},
 	{Name: "TOBOOLEAN", Aliases: []string{"TO_BOOLEAN", "TOBOOL", "TO_BOOL"}, Family: FamilyType, Params: "value", Min: 1,
 		Max: 1, About: `FALSE for 0, "", [] and {}, TRUE for anything else.`,
@@ -59,10 +59,10 @@ var typeFunctions = []*Function{
 		}},
 	{Name: "TONUMBER", Aliases: []string{"TO_NUMBER", "TONUM", "TO_NUM"}, Family: FamilyType, Params: "value", Min: 1,
 		Max: 1,
-		About: "FALSE is 0, TRUE is 1, a string that is a decimal number is that number (a plus sign, zeros in front, .5 " +
-			"and 5. are taken); anything else is NULL.", Example: Example{`TONUMBER("1.5")`, `1.5`}, eval: toNumber},
+		About: "0 for FALSE, 1 for TRUE, the number in a string that is a decimal number (a plus sign, leading zeros, .5 " +
+			"and 5. are accepted); NULL for anything else.", Example: Example{`TONUMBER("1.5")`, `1.5`}, eval: toNumber},
 	{Name: "TOOBJECT", Aliases: []string{"TO_OBJECT", "TOOBJ", "TO_OBJ"}, Family: FamilyType, Params: "value", Min: 1,
-		Max: 1, About: "An object as it is, anything else as {}.",
+		Max: 1, About: "An object unchanged, {} for any other value.",
 		Example: Example{`TOOBJECT(1)`, `{}`}, eval: func(s *Scratch, a []value) value {
 			if a[0].kind == kindObject {
 				return a[0]
@@ -71,8 +71,8 @@ var typeFunctions = []*Function{
 		}},
 	{Name: "TOSTRING", Aliases: []string{"TO_STRING", "TOSTR", "TO_STR"}, Family: FamilyType, Params: "value", Min: 1,
 		Max: 1,
-		About: "A string as it is, a boolean or number as its text; NULL for anything else. A number is written as it " +
-			"computes, with all its digits and no exponent: 1.0 and 1 are \"1\".",
+		About: "A string unchanged, a boolean or number as its text; NULL for anything else. A number is formatted by its " +
+			"value, with all its digits and no exponent: 1.0 and 1 are \"1\".",
 		Example: Example{`TOSTRING(1.0)`, `"1"`}, eval: toText},
 	{Name: "TYPE", Aliases: []string{"TYPENAME", "TYPE_NAME"}, Family: FamilyType, Params: "value", Min: 1, Max: 1,
 		About:   "The name of its type: missing, null, boolean, number, string, array or object.",
@@ -181,7 +181,7 @@ func toText(s *Scratch, a []value) value {
 
 var conditionalFunctions = []*Function{
 	{Name: "DECODE", Family: FamilyConditional, Params: "value, if, then, … [, else]", Min: 3, Max: MaxArgs,
-		About:   "The then behind the first if that equals the value, else the last argument or NULL.",
+		About:   "The then after the first if that equals the value, otherwise the last argument, or NULL if there is none.",
 		Example: Example{`DECODE(2, 1, "one", 2, "two")`, `"two"`}, lenient: true, eval: decode},
 	{Name: "IFMISSING", Aliases: []string{"IF_MISSING"}, Family: FamilyConditional, Params: "value, …", Min: 2,
 		Max: MaxArgs, About: "The first value that is not MISSING; NULL if there is none.",
@@ -206,14 +206,14 @@ var conditionalFunctions = []*Function{
 		About:   "NULL if both are equal, else a.",
 		Example: Example{`NULLIF(n, 7)`, `null`}, eval: valueUnless(null)},
 	{Name: "IFINF", Aliases: []string{"IF_INF"}, Family: FamilyConditional, Params: "number, …", Min: 2, Max: MaxArgs,
-		About:   "The first number; all numbers here are finite.",
+		About:   "The first number; all numbers are finite.",
 		Example: Example{`IFINF(n, 1)`, `7`}, lenient: true, eval: firstNumber(false)},
 	{Name: "IFNANORINF", Aliases: []string{"IFNAN", "IF_NAN", "IF_NAN_OR_INF"}, Family: FamilyConditional,
 		Params: "number, …", Min: 2, Max: MaxArgs, About: "The first value that is not MISSING, if it is a number; all " +
-			"numbers here are finite.",
+			"numbers are finite.",
 		Example: Example{`IFNANORINF(gone, 1)`, `1`}, lenient: true, eval: firstNumber(true)},
 	{Name: "NVL", Family: FamilyConditional, Params: "value, value", Min: 2, Max: 2,
-		About:   "The first of them if it is neither MISSING nor NULL, else the second.",
+		About:   "The first argument if it is neither MISSING nor NULL, else the second.",
 		Example: Example{`NVL(none, 1)`, `1`}, lenient: true, eval: func(_ *Scratch, a []value) value {
 			if a[0].kind > kindNull {
 				return a[0]

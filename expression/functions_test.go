@@ -53,7 +53,7 @@ func TestFunctionExamples(t *testing.T) {
 	names := map[string]bool{}
 	for _, f := range expression.Functions() {
 		if got := valueOf(t, f.Example.Expr, exampleDoc); got != f.Example.Value {
-			t.Errorf("%s = %s, its example says %s", f.Example.Expr, got, f.Example.Value)
+			t.Errorf("%s = %s, its example has %s", f.Example.Expr, got, f.Example.Value)
 		}
 		if !strings.Contains(f.Example.Expr, f.Name+"(") {
 			t.Errorf("the example of %s is %s", f.Name, f.Example.Expr)
@@ -106,7 +106,7 @@ func TestOperatorForms(t *testing.T) {
 		for _, name := range append([]string{f.Name}, f.Aliases...) {
 			text := strings.Replace(f.Example.Expr, f.Name, name, 1)
 			if got := valueOf(t, text, exampleDoc); got != f.Example.Value {
-				t.Errorf("%s = %s, its example says %s", text, got, f.Example.Value)
+				t.Errorf("%s = %s, its example has %s", text, got, f.Example.Value)
 			}
 			x, err := expression.ParseExpression(text)
 			if err != nil || strings.Contains(x.String(), name) {
@@ -120,7 +120,8 @@ func TestOperatorForms(t *testing.T) {
 	}
 }
 
-// TestRefusedFunctions: each is refused with the reason and an alternative, and none of them is a known function.
+// TestRefusedFunctions checks that each function is refused with the reason and an alternative, and that none of them
+// is supported.
 func TestRefusedFunctions(t *testing.T) {
 	names := expression.FunctionNames()
 	for _, r := range expression.RefusedFunctionTable() {
@@ -129,7 +130,7 @@ func TestRefusedFunctions(t *testing.T) {
 				name += "X"
 			}
 			if slices.Contains(names, name) {
-				t.Errorf("%s is known and refused", name)
+				t.Errorf("%s is supported and refused", name)
 			}
 			_, err := expression.ParseExpression(name + "(a)")
 			if err == nil || !strings.Contains(err.Error(), name+"() "+r.Why+"; ") || r.Instead == "" {

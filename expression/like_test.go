@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// TestLike: short texts of few characters match a pattern exactly if an exhaustive search finds a match, and all
-// compared bytes are counted, even if runs of letters are compared at once.
+// TestLike checks that short texts of few characters match a pattern exactly if an exhaustive search finds a match, and
+// that all compared bytes are counted, even if runs of letters are compared at once.
 func TestLike(t *testing.T) {
 	r, fitting := rand.New(rand.NewPCG(1, 2)), 0
 	draw := func(of string, most int) (s string) {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestAsN1QL compares values with recorded results of Couchbase's evaluator: testdata/n1ql.txt.
-func TestAsN1QL(t *testing.T) {
+// TestMatchesN1QL compares values with recorded results of Couchbase's evaluator: testdata/n1ql.txt.
+func TestMatchesN1QL(t *testing.T) {
 	text, err := os.ReadFile("testdata/n1ql.txt")
 	if err != nil {
 		t.Fatal(err)

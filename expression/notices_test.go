@@ -7,7 +7,7 @@ import (
 	"tidemark/expression"
 )
 
-// TestHintsAreReported: each ignored hint has a notice, and is not part of the canonical text.
+// TestHintsAreReported checks that each ignored hint has a notice, and is not part of the canonical text.
 func TestHintsAreReported(t *testing.T) {
 	for with, want := range map[string]string{
 		"": "", ` WITH {"num_replica":1}`: "", ` WITH {"arrSize":10}`: "arrSize", ` WITH {"docKeySize":1, "num_replica":1, "secKeySize":"2"}`: "docKeySize secKeySize",
@@ -16,27 +16,28 @@ func TestHintsAreReported(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var told []string
+		var notices []string
 		for _, n := range all[0].(*expression.CreateIndex).Notices() {
 			option, _, _ := strings.Cut(n, " ")
-			told = append(told, option)
+			notices = append(notices, option)
 		}
-		if got := strings.Join(told, " "); got != want || strings.Contains(all[0].String(), "Size") {
+		if got := strings.Join(notices, " "); got != want || strings.Contains(all[0].String(), "Size") {
 			t.Errorf("%s: %q, want %q; %s", with, got, want, all[0])
 		}
 	}
 }
 
-// TestAddedKeysAreReported: an expression that is partitioned by and is no key expression becomes one, with a notice.
+// TestAddedKeysAreReported checks that an expression of PARTITION BY that is not a key expression becomes one, with a
+// notice.
 func TestAddedKeysAreReported(t *testing.T) {
 	all, err := expression.Parse("CREATE INDEX i ON b(x) PARTITION BY HASH(x, LOWER(y), META().id)")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := all[0].(*expression.CreateIndex)
-	told := s.Notices()
-	if len(told) != 2 || !strings.HasPrefix(told[0], "LOWER(y) is ") || !strings.HasPrefix(told[1], "META().id is ") {
-		t.Errorf("%q", told)
+	notices := s.Notices()
+	if len(notices) != 2 || !strings.HasPrefix(notices[0], "LOWER(y) was added ") || !strings.HasPrefix(notices[1], "META().id was added ") {
+		t.Errorf("%q", notices)
 	}
 	if again, err := expression.Parse(s.String()); err != nil || len(again[0].(*expression.CreateIndex).Notices()) > 0 {
 		t.Errorf("%s: %v, %v", s, again, err)

@@ -303,8 +303,8 @@ func TestEvaluateOracle(t *testing.T) {
 	})
 }
 
-// TestPlacesBeyondIntegers: a position beyond 64 bits is outside every array, wherever it is used.
-func TestPlacesBeyondIntegers(t *testing.T) {
+// TestPositionsBeyondIntegers checks that a position beyond 64 bits is outside every array, wherever it is used.
+func TestPositionsBeyondIntegers(t *testing.T) {
 	var s expression.Scratch
 	for _, place := range []string{"META().cas", "-META().cas", "1e300", "-1e300", "0.5"} {
 		for _, doc := range []string{`{"a":{}}`, `{"a":[1,2]}`, `{"a":7}`, `{"b":[1]}`, `{"a":null}`} {
@@ -314,7 +314,7 @@ func TestPlacesBeyondIntegers(t *testing.T) {
 	}
 }
 
-// TestNumbersBeyondFloats: the result of functions and operators for a number beyond float64, as each of their
+// TestNumbersBeyondFloats checks the result of functions and operators for a number beyond float64 as each of their
 // arguments, and where it is an error.
 func TestNumbersBeyondFloats(t *testing.T) {
 	var texts []string
@@ -367,12 +367,12 @@ func keyText2(text string) string {
 	return "IFMISSING(" + text + ", b)"
 }
 
-// TestOracleHasAllFunctions: the interpreter has every function, and agrees with every example.
+// TestOracleHasAllFunctions checks that the interpreter has every function and agrees with every example.
 func TestOracleHasAllFunctions(t *testing.T) {
 	v, _ := collatetest.Decode([]byte(exampleDoc))
 	for _, f := range expression.Functions() {
 		if !expressiontest.HasFunction(f.Name) {
-			t.Errorf("the interpreter does not know %s", f.Name)
+			t.Errorf("the interpreter does not have %s", f.Name)
 			continue
 		}
 		x, err := expression.ParseExpression(f.Example.Expr)

@@ -43,7 +43,7 @@ func parseWhole(text string, read func(*parser) (Expr, error)) (Expr, error) {
 	}
 	if canonical := x.String(); canonical != text {
 		if _, err := parseOnce(canonical, read); err != nil {
-			return nil, errorAt(text, 0, false, "the expression is too long or nested too deep once it is written in full: %s",
+			return nil, errorAt(text, 0, false, "the canonical form of the expression is too long or nested too deep: %s",
 				oneLine(err))
 		}
 	}
@@ -435,7 +435,7 @@ func (p *parser) parenthesis(tok token) (Expr, error) {
 	case "{":
 		return p.object()
 	case "+":
-		return nil, p.fail(tok, "expected an expression, found +; a positive number has no sign")
+		return nil, p.fail(tok, "expected an expression, found +; write a positive number without a sign")
 	case ".":
 		return nil, p.fail(tok, "expected an expression, found .; a path begins with a name, a number with a digit")
 	}
@@ -453,7 +453,8 @@ func (p *parser) word(tok token) (Expr, error) {
 		return x, err
 	}
 	if isReserved(tok.value) {
-		return nil, p.fail(tok, "expected an expression, found the reserved word %s; a name that is one is written in "+
+		return nil, p.fail(tok, "expected an expression, found the reserved word %s; a name that is a reserved word must "+
+			"be written in "+
 			"backticks: `%s`",
 			strings.ToUpper(tok.value), tok.value)
 	}
@@ -488,7 +489,8 @@ func (p *parser) construct(tok token) (Expr, error) {
 			return p.satisfies(tok)
 		}
 	case "DISTINCT", "ALL":
-		return nil, p.fail(tok, "%s stands before a whole key expression, or before the whole body of its ARRAY … FOR, only",
+		return nil, p.fail(tok, "%s is allowed only before a whole key expression, or before the whole body of its ARRAY "+
+			"… FOR",
 			word)
 	case "SELECT":
 		return nil, p.unsupported(tok, "SELECT is not supported: a key must depend on the document alone")
@@ -671,7 +673,7 @@ func (p *parser) element(x Expr, steps []Step) (next Expr, step Step, err error)
 	}
 	n, err := strconv.ParseFloat(l.Text, 64)
 	if l.Kind != collate.Number || err != nil || n != math.Trunc(n) || math.Abs(n) > MaxElement {
-		return nil, step, p.fail(at, "%s is no place in an array: expected an integer up to %d", index, MaxElement)
+		return nil, step, p.fail(at, "%s is not a position in an array: expected an integer up to %d", index, MaxElement)
 	}
 	return nil, Step{Index: int(n), Element: true}, nil
 }

@@ -28,7 +28,7 @@ func (p *parser) includeMissing(x Expr) (Expr, error) {
 		return x, err
 	}
 	if _, again := x.(*MissingKey); again {
-		return nil, p.fail(at, "INCLUDE MISSING stands here twice")
+		return nil, p.fail(at, "INCLUDE MISSING is given twice")
 	}
 	return &MissingKey{X: x}, p.wantWord("MISSING")
 }
@@ -67,7 +67,8 @@ func (p *parser) arrayKey(at token, distinct bool) (Expr, error) {
 	}
 	key := &ArrayKey{Distinct: distinct, X: x}
 	if !wellNested(key) {
-		return nil, p.fail(at, "DISTINCT and ALL stand before a whole key expression, or before the whole body of its "+
+		return nil, p.fail(at, "DISTINCT and ALL are allowed only before a whole key expression, or before the whole body "+
+			"of its "+
 			"ARRAY … FOR")
 	}
 	return key, nil

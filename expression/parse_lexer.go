@@ -55,7 +55,7 @@ func (l *lexer) skipBlank() *SyntaxError {
 		case strings.HasPrefix(rest, "/*"):
 			i := strings.Index(rest, "*/")
 			if i < 0 {
-				return l.fail(l.pos, "this comment has no end: expected */")
+				return l.fail(l.pos, "this comment is not closed: expected */")
 			}
 			l.pos += i + 2
 		default:
@@ -135,7 +135,7 @@ func (l *lexer) foreign(start int) *SyntaxError {
 	if word < 0 {
 		word = len(l.text) - start
 	}
-	return l.fail(start, "a name with other letters than A to Z is written in backticks: `%s`",
+	return l.fail(start, "a name with letters other than A to Z must be written in backticks: `%s`",
 		l.text[start:start+min(word, maxShown)])
 }
 
@@ -164,7 +164,7 @@ func (l *lexer) digits() (n int) {
 func (l *lexer) number() (token, *SyntaxError) {
 	start := l.pos
 	if l.digits() > 1 && l.text[start] == '0' {
-		return token{}, l.fail(start, "a number does not begin with a needless 0")
+		return token{}, l.fail(start, "a number must not begin with an unnecessary 0")
 	}
 	if l.accept(".") && l.digits() == 0 {
 		return token{}, l.fail(l.pos, "expected digits after the decimal point")
@@ -198,7 +198,7 @@ func (l *lexer) string(quote byte) (token, *SyntaxError) {
 			}
 			value, err := collate.AppendUnquoted(nil, body)
 			if err != nil {
-				return token{}, l.fail(start, "this string has a wrong escape; known: \\\" \\' \\\\ \\/ \\b \\f \\n \\r "+
+				return token{}, l.fail(start, "this string has an invalid escape; known: \\\" \\' \\\\ \\/ \\b \\f \\n \\r "+
 					"\\t \\uXXXX")
 			}
 			return token{tokString, string(value), start, l.pos}, nil
@@ -209,12 +209,12 @@ func (l *lexer) string(quote byte) (token, *SyntaxError) {
 			i++
 			body = append(body, c, l.text[i])
 		case c < 0x20 && c != '\t':
-			return token{}, l.fail(i, "a control character within a string; write it as an escape")
+			return token{}, l.fail(i, "a control character in a string; write it as an escape")
 		default:
 			body = appendStringByte(body, c)
 		}
 	}
-	return token{}, l.fail(start, "this string has no end: expected %c", quote)
+	return token{}, l.fail(start, "this string is not closed: expected %c", quote)
 }
 
 func appendStringByte(body []byte, c byte) []byte {
@@ -245,8 +245,8 @@ func (l *lexer) quoted() (token, *SyntaxError) {
 				return token{}, l.fail(start, "this name is not UTF-8")
 			}
 			if rest := l.text[l.pos:]; rest != "" && rest[0] == 'i' && (len(rest) == 1 || !isWordPart(rest[1])) {
-				return token{}, errorAt(l.text, l.pos, true, "a name whose case does not matter is not supported, as a document "+
-					"may have several such members: write it as it stands there, without i")
+				return token{}, errorAt(l.text, l.pos, true, "a case-insensitive name is not supported, because a document "+
+					"may have several such members: write the name as in the document, without i")
 			}
 			return token{tokQuoted, string(name), start, l.pos}, nil
 		case c == '\n':
@@ -255,7 +255,7 @@ func (l *lexer) quoted() (token, *SyntaxError) {
 			name = append(name, c)
 		}
 	}
-	return token{}, l.fail(start, "this name has no end: expected a backtick")
+	return token{}, l.fail(start, "this name is not closed: expected a backtick")
 }
 
 // reserved contains the words that need backticks as identifiers: keywords, and words kept for future ones.

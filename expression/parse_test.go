@@ -16,7 +16,7 @@ import (
 	"tidemark/index"
 )
 
-// checkPrinted: printed text parses to the same tree, and prints the same.
+// checkPrinted checks that printed text parses to the same tree and is printed as the same text.
 func checkPrinted(t failer, x expression.Expr) {
 	t.Helper()
 	again, err := expression.ParseExpression(x.String())
@@ -38,7 +38,7 @@ func TestPrintedExpressions(t *testing.T) {
 	})
 }
 
-// TestPrintedNames: any name survives as a step of a path.
+// TestPrintedNames checks that any name can be a step of a printed path.
 func TestPrintedNames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"a", "where", "`", "a``b", "0", "é", "_"})).Draw(t, "name")
@@ -49,7 +49,7 @@ func TestPrintedNames(t *testing.T) {
 	})
 }
 
-// TestNormalize: a definition built from parts becomes the one that a statement would have given.
+// TestNormalize checks that a definition built from parts becomes the one of the corresponding statement.
 func TestNormalize(t *testing.T) {
 	d := index.Definition{
 		Name: "by-age", Bucket: "users", Keys: []index.KeyExpr{{Expr: " `age`", Desc: true}, {Expr: "meta().id"}}, Where: "(kind=='user')",
@@ -75,7 +75,8 @@ func TestNormalize(t *testing.T) {
 	}
 }
 
-// TestNormalizeAdds: flattened keys are separate components, and so are expressions partitioned by, also in parts.
+// TestNormalizeAdds checks that flattened keys and expressions of PARTITION BY become separate components, also of a
+// definition that is given in parts.
 func TestNormalizeAdds(t *testing.T) {
 	d := index.Definition{Name: "i", Bucket: "b", Keys: []index.KeyExpr{
 		{Expr: "distinct array flatten_keys(v.a, v.b desc) for v in c end"}, {Expr: "x", Desc: true}},
@@ -92,7 +93,7 @@ func TestNormalizeAdds(t *testing.T) {
 	}
 }
 
-// TestNormalizeErrors: no part can change the meaning of another.
+// TestNormalizeErrors checks that no part of a definition can change the meaning of another part.
 func TestNormalizeErrors(t *testing.T) {
 	good := index.Definition{Name: "i", Bucket: "b", Keys: []index.KeyExpr{{Expr: "a"}}}
 	for name, spoil := range map[string]func(*index.Definition){
@@ -124,7 +125,7 @@ func TestNormalizeErrors(t *testing.T) {
 	}
 }
 
-// TestTextLimits: every limit has its error, and none is slow.
+// TestTextLimits checks that every limit has its error, and that none is slow to detect.
 func TestTextLimits(t *testing.T) {
 	long := strings.Repeat("a", expression.MaxStatementBytes)
 	for name, text := range map[string]string{
@@ -170,7 +171,8 @@ func flattened(parts, repeated int) string {
 		strings.Repeat("b", repeated) + " END)"
 }
 
-// FuzzParse: no text panics; an error's position is within the text; accepted text prints canonically.
+// FuzzParse checks that no text causes a panic, that an error's position is within the text, and that accepted text is
+// printed canonically.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{
 		"CREATE INDEX `i` ON b(a.b[0] DESC, -c) PARTITION BY HASH(META().id) WHERE a = 'x' AND NOT b IS MISSING WITH {\"nodes\":[\"n\"],\"num_replica\":\"1\"};DROP INDEX i ON b",
@@ -223,7 +225,8 @@ func checkError(t *testing.T, text string, err error) {
 	}
 }
 
-// FuzzEvaluate: any expression on any document agrees with the model, and JSON is what encoding/json accepts.
+// FuzzEvaluate checks that any expression on any document agrees with the model, and that a document is JSON exactly if
+// encoding/json accepts it.
 func FuzzEvaluate(f *testing.F) {
 	for _, c := range [][2]string{
 		{"a.b[-1]", `{"a":{"b":[1,2]},"a":{"b":[3]}}`}, {"a = -b AND c IS NOT MISSING", `{"a":-0,"b":0.0,"c":null}`}, {"a < b OR NOT c", `{"\u0061":"\ud83d\ude00","b":"x","c":[]}`},
@@ -256,7 +259,8 @@ func FuzzEvaluate(f *testing.F) {
 	})
 }
 
-// checkTwice: an evaluation has the same result in a used Scratch and in a new one, and the result is a valid key.
+// checkTwice checks that an evaluation has the same result in a used Scratch and in a new one, and that the result is a
+// valid key.
 func checkTwice(t *testing.T, used *expression.Scratch, text string, doc []byte) {
 	t.Helper()
 	p, err := expression.Compile([]expression.Source{keys("META().id", text), keys("META().id", "b", text)})
@@ -278,8 +282,8 @@ func checkTwice(t *testing.T, used *expression.Scratch, text string, doc []byte)
 	}
 }
 
-// TestValuesOfDocumentsAreConstants: the deepest value that a document can have is allowed in VALUES, because a split
-// cuts a range there, and in a predicate.
+// TestValuesOfDocumentsAreConstants checks that the most deeply nested value that a document can have is allowed in
+// VALUES, because a split may cut a range there, and in a predicate.
 func TestValuesOfDocumentsAreConstants(t *testing.T) {
 	for _, around := range [][2]string{{"[", "]"}, {`{"a":`, "}"}, {`[1,{"a":`, "}]"}} {
 		times := collate.MaxDepth / len(around[1])

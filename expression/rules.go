@@ -26,42 +26,45 @@ type RuleChange struct {
 // ruleChanges lists all changes, oldest first.
 var ruleChanges = []RuleChange{
 	{2, "IN", "`NULL IN []` is FALSE; it was NULL", func(x Expr) bool { _, ok := x.(*In); return ok }},
-	{2, "INITCAP", "an underscore does not divide words, nor does what is neither ASCII nor white space",
+	{2, "INITCAP", "an underscore does not separate words, nor do characters that are neither ASCII nor white space",
 		calls("INITCAP")},
 	{2, "SUBSTR", "`SUBSTR(\"\", 0)` is NULL; it was the empty string", calls("SUBSTR", "SUBSTR1")},
-	{2, "TONUMBER", "a plus sign, zeros in front, `.5` and `5.` are taken; such a text was NULL", calls("TONUMBER")},
-	{2, "DATE_…", "the parts millennium, century, decade and timezone are known; they made every document NULL", datePart},
-	{3, "self", "the whole document; it was a member of this name, which is written in backticks now", is[*Self]},
+	{2, "TONUMBER", "a plus sign, leading zeros, `.5` and `5.` are accepted; such a text was NULL", calls("TONUMBER")},
+	{2, "DATE_…", "the parts millennium, century, decade and timezone are supported; the result was NULL", datePart},
+	{3, "self", "the whole document; it was a member of this name, which must now be written in backticks", is[*Self]},
 	{3, "= < … IN CASE", "NULL within arrays and objects is unknown: `[null] = [null]` is NULL; it was TRUE", comparesAny},
-	{3, "BETWEEN", "NULL or MISSING if a bound is, whatever the other one says", is[*Between]},
-	{3, "EXISTS", "NULL of what is no array; it was FALSE", is[*Exists]},
-	{3, "+ - * / %", "exact with integers of 64 bits that are written with a fraction or an exponent, too, such as 1e17",
+	{3, "BETWEEN", "NULL or MISSING if a bound is, even if the other bound decides", is[*Between]},
+	{3, "EXISTS", "NULL for a value that is not an array; it was FALSE", is[*Exists]},
+	{3, "+ - * / %", "exact also for 64-bit integers that are written with a fraction or an exponent, such as 1e17",
 		is[*Arith]},
-	{3, "DATE_… MILLIS… STR_TO_… WEEKDAY_…", "differences are those of the calendars; months that end early run over; " +
+	{3, "DATE_… MILLIS… STR_TO_… WEEKDAY_…", "differences are by the calendar; a day beyond the end of its month runs " +
+		"over into the next; " +
 		"fractions of seconds have as many digits as they need; " +
-		"a time of day alone is a date, one without seconds is none; years beyond 9999 are written; an example that is no " +
-		"date stands for the full form",
+		"a time of day alone is a date, but not without seconds; years beyond 9999 are formatted; an example that is not a " +
+		"date means the full form",
 		calls("DATE_ADD_MILLIS", "DATE_ADD_STR", "DATE_DIFF_MILLIS", "DATE_DIFF_STR", "DATE_FORMAT_STR", "DATE_PART_MILLIS",
 			"DATE_PART_STR", "DATE_TRUNC_MILLIS", "DATE_TRUNC_STR",
 			"MILLIS_TO_STR", "STR_TO_MILLIS", "STR_TO_UTC", "WEEKDAY_MILLIS", "WEEKDAY_STR")},
-	{3, "ROUND TRUNC IDIV IMOD", "a half is rounded to the even neighbour; digits are moved as float64; fractions are " +
-		"cut before a division", calls("ROUND", "TRUNC", "IDIV", "IMOD")},
-	{3, "TOKENS", "names are taken unless they are not wanted, NULL is a token, specials are added to the words, split " +
-		"and trim are known", calls("TOKENS")},
-	{3, "REGEXP_LIKE REGEXP_REPLACE", "the replacement is taken as it is, and no fits are replaced a negative number of " +
-		"times; ^ and $ are put around the pattern as it is written",
+	{3, "ROUND TRUNC IDIV IMOD", "a half is rounded to the even neighbour; shifting by digits uses float64; fractions " +
+		"are " +
+		"dropped before a division", calls("ROUND", "TRUNC", "IDIV", "IMOD")},
+	{3, "TOKENS", "names are tokens by default, NULL is a token, specials are added to the words, split " +
+		"and trim are supported", calls("TOKENS")},
+	{3, "REGEXP_LIKE REGEXP_REPLACE", "the replacement is used literally, and a negative number of times replaces no " +
+		"matches; ^ and $ are added around the pattern as written",
 		calls("REGEXP_LIKE", "REGEXP_REPLACE")},
-	{3, "ARRAY_…", "NULL can be appended, prepended; ARRAY_DISTINCT keeps the order; a negative depth flattens all; " +
-		"ranges of fractions, and none with step 0; NULL is not in what two arrays share",
+	{3, "ARRAY_…", "NULL can be appended and prepended; ARRAY_DISTINCT keeps the order; a negative depth flattens all; " +
+		"ranges may have fractions, and are empty with step 0; an intersection does not contain NULL",
 		calls("ARRAY_APPEND", "ARRAY_PREPEND", "ARRAY_DISTINCT", "ARRAY_FLATTEN", "ARRAY_RANGE", "ARRAY_INTERSECT",
 			"ARRAY_CONTAINS", "ARRAY_POSITION", "ARRAY_PUT", "ARRAY_REMOVE")},
-	{3, "OBJECT_ADD OBJECT_REMOVE", "a member that is there stays; names that are MISSING make MISSING, other wrong " +
-		"ones NULL", calls("OBJECT_ADD", "OBJECT_REMOVE")},
+	{3, "OBJECT_ADD OBJECT_REMOVE", "an existing member stays; a MISSING name makes the result MISSING, another invalid " +
+		"name NULL", calls("OBJECT_ADD", "OBJECT_REMOVE")},
 	{3, "NULLIF MISSINGIF", "NULL if NULL within both makes it unknown whether they are equal",
 		calls("NULLIF", "MISSINGIF")},
 	{3, "TOSTRING", "a number has all its digits and no exponent", calls("TOSTRING")},
-	{3, "INITCAP REVERSE SUBSTR …TRIM REPLACE", "letters have their title form, marks stay behind their letters, each " +
-		"cut byte is U+FFFD, a vertical tab is no white space, a wrong number of times is NULL",
+	{3, "INITCAP REVERSE SUBSTR …TRIM REPLACE", "letters get their title case, combining marks stay after their " +
+		"letters, each " +
+		"cut byte is U+FFFD, a vertical tab is not white space, an invalid number of times is NULL",
 		calls("INITCAP", "REVERSE", "SUBSTR", "SUBSTR1", "TRIM", "LTRIM", "RTRIM", "REPLACE")},
 }
 

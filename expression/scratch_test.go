@@ -15,8 +15,8 @@ import (
 	"tidemark/index"
 )
 
-// TestScratchReleasesMemory: memory beyond keptBytes that one document needs is not kept for the next one, and nothing
-// that is kept points into it, or into the document.
+// TestScratchReleasesMemory checks that memory beyond keptBytes that one document needs is not kept for the next one,
+// and that nothing that is kept points into it, or into the document.
 func TestScratchReleasesMemory(t *testing.T) {
 	list := func(n int, value string) string { return "[" + strings.Repeat(value+",", n-1) + value + "]" }
 	numbers := func(n int) string {
@@ -107,9 +107,9 @@ func checkKept(t *testing.T, s *Scratch) {
 	}
 }
 
-// TestLongTextIsNotWritten: a text that exceeds the length of a key is detected before it is encoded, whatever the
-// document's other indexes, once and not for each component.
-func TestLongTextIsNotWritten(t *testing.T) {
+// TestLongTextIsNotEncoded checks that a text that exceeds the length of a key is detected before it is encoded,
+// whatever the document's other indexes, and only once, not for each component.
+func TestLongTextIsNotEncoded(t *testing.T) {
 	const size = 1 << 20 // less than the keys of the first index
 	sources := []Source{{Keys: []index.KeyExpr{{Expr: "ALL a"}, {Expr: "b"}}}}
 	for _, long := range []string{"t", "e", "n"} {

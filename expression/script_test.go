@@ -75,7 +75,7 @@ func runParse(t *testing.T, text string) string {
 func showError(t *testing.T, err error) string {
 	var syntax *expression.SyntaxError
 	if !errors.As(err, &syntax) || !errors.Is(err, expression.ErrSyntax) {
-		t.Errorf("%v is no SyntaxError", err)
+		t.Errorf("%v is not a SyntaxError", err)
 		return err.Error()
 	}
 	if errors.Is(err, expression.ErrUnsupported) {

@@ -113,13 +113,13 @@ func (s *CreateIndex) Definition() index.Definition {
 // Notices returns notes about options without effect and about key components that the statement implies.
 func (s *CreateIndex) Notices() (all []string) {
 	for _, option := range s.With.Ignored {
-		all = append(all, option+" is ignored: sizes are measured, not guessed")
+		all = append(all, option+" is ignored: sizes are measured")
 	}
 	for _, key := range s.included {
-		all = append(all, key+" is a last component of the key: rows are in its order where they are equal before it")
+		all = append(all, key+" is one of the last components of the key: it orders rows whose other components are equal")
 	}
 	for _, key := range s.added {
-		all = append(all, key+" is the last component of the key now: the slice of an entry follows from its key")
+		all = append(all, key+" was added as the last component of the key, because the key determines the slice of an entry")
 	}
 	return all
 }
@@ -337,7 +337,7 @@ func (p *parser) countSlices(s *CreateIndex, at token) error {
 	kind, _ := partition.KindBy(s.PartitionBy.Scheme)
 	for _, n := range []*int{s.With.NumPartition, s.With.NumSlice} {
 		if want := len(s.PartitionBy.Values) + 1; n != nil && kind.Values && *n != want {
-			return p.fail(at, "%d values make %d slices, not %d: leave num_partition out", want-1, want, *n)
+			return p.fail(at, "%d values make %d slices, not %d: omit num_partition", want-1, want, *n)
 		}
 	}
 	return nil
@@ -350,7 +350,7 @@ func (p *parser) where(s *CreateIndex) error {
 		return err
 	}
 	if s.IsPrimary {
-		return p.fail(at, "a primary index has every document: it takes no WHERE")
+		return p.fail(at, "a primary index has every document: WHERE is not allowed")
 	}
 	x, err := p.expression(0)
 	if err == nil {
@@ -394,7 +394,7 @@ func (p *parser) exists(not bool, seen *bool) error {
 		}
 	}
 	if *seen {
-		return p.fail(at, "%s stands here twice", strings.Join(words, " "))
+		return p.fail(at, "%s is given twice", strings.Join(words, " "))
 	}
 	*seen = true
 	return nil
@@ -409,7 +409,8 @@ func (p *parser) name(what string) (string, error) {
 			"the name",
 			what, strings.ToUpper(tok.value), tok.value)
 	case tok.kind == tokString:
-		return "", p.fail(tok, "expected the name of the %s, found a string; a name is written bare or in backticks", what)
+		return "", p.fail(tok, "expected the name of the %s, found a string; write the name without quotes, or in "+
+			"backticks", what)
 	case !tok.isNamed():
 		return "", p.unexpected("the name of the " + what)
 	}
@@ -432,7 +433,7 @@ func (p *parser) dashed(tok token) error {
 	if end < 0 {
 		end = len(whole)
 	}
-	return p.fail(tok, "a name with other characters than letters, digits and _ is written in backticks: `%s`",
+	return p.fail(tok, "a name with characters other than letters, digits and _ must be written in backticks: `%s`",
 		whole[:min(end, maxShown)])
 }
 
@@ -468,7 +469,7 @@ func (p *parser) keyComponent(s *CreateIndex, arrays *int) error {
 		return err
 	}
 	if isConstant(x) {
-		return p.fail(at, "a key component that is a constant orders nothing; name a field")
+		return p.fail(at, "a key component must not be a constant, which is the same for all documents; name a field")
 	}
 	desc, err := p.direction()
 	if err != nil {
@@ -479,7 +480,7 @@ func (p *parser) keyComponent(s *CreateIndex, arrays *int) error {
 	}
 	plain, missing := bareKey(x)
 	if missing && len(s.Keys) > 0 {
-		return p.fail(at, "INCLUDE MISSING goes with the leading key: MISSING in any other is indexed anyway")
+		return p.fail(at, "INCLUDE MISSING is allowed only for the leading key; MISSING in other keys is always indexed")
 	}
 	if _, ok := plain.(*ArrayKey); ok {
 		if *arrays++; *arrays > 1 {
@@ -497,18 +498,18 @@ func (p *parser) addKey(s *CreateIndex, at token, x Expr, desc bool) error {
 	added := []index.KeyExpr{{Expr: x.String(), Desc: desc}}
 	if flat := flattened(x); flat != nil {
 		if desc && len(flat.Parts) > 1 {
-			return p.fail(at, "DESC stands behind a part, within FLATTEN_KEYS(…)")
+			return p.fail(at, "write DESC after a part, within FLATTEN_KEYS(…)")
 		}
 		flat.Parts[0].Desc = flat.Parts[0].Desc || desc
 		if _, missing := bareKey(x); missing {
 			flat.Parts[0].Missing = true
 		}
 		if flat.Parts[0].Missing && len(s.Keys) > 0 {
-			return p.fail(at, "INCLUDE MISSING goes with the leading key: MISSING in any other is indexed anyway")
+			return p.fail(at, "INCLUDE MISSING is allowed only for the leading key; MISSING in other keys is always indexed")
 		}
 		var ok bool
 		if added, ok = flattenedKeys(x); !ok {
-			return p.fail(at, "the %d components, each of which repeats the array, are longer than %d bytes together",
+			return p.fail(at, "the %d components, each of which repeats the array, have more than %d bytes in total",
 				len(flat.Parts), MaxStatementBytes)
 		}
 	}
@@ -578,7 +579,7 @@ func (p *parser) build() (Statement, error) {
 		return nil, err
 	}
 	if primary {
-		return nil, p.fail(at, "BUILD INDEX names a primary index like any other: BUILD INDEX ON bucket(`%s`)", PrimaryName)
+		return nil, p.fail(at, "name a primary index like any other index: BUILD INDEX ON bucket(`%s`)", PrimaryName)
 	}
 	var err error
 	if s.Keyspace, err = p.onKeyspace(); err != nil {

@@ -185,7 +185,7 @@ func (p *parser) optionValues() (all []json.RawMessage, err error) {
 		}
 		_, text, err := constant(x)
 		if err != nil {
-			return nil, p.fail(at, "at takes constants: %v", err)
+			return nil, p.fail(at, "the values of at must be constants: %v", err)
 		}
 		if all = append(all, text); !list {
 			return all, nil
@@ -219,11 +219,11 @@ func (p *parser) alterWhole(s *AlterIndex, at token) error {
 		case of.needs && option == of.options[0] && !given:
 			return p.fail(at, "the action %s needs %s", s.Action, option)
 		case given && !slices.Contains(of.options, option):
-			return p.fail(at, "%s goes with %s, not with %s", option, actionsWith(option), s.Action)
+			return p.fail(at, "%s is an option of %s, not of %s", option, actionsWith(option), s.Action)
 		}
 	}
 	if s.Action == ActionSplit && s.At != nil && s.NumPartition != nil {
-		return p.fail(at, "the action split takes at or num_partition, not both: the values say how many slices there are")
+		return p.fail(at, "the action split takes at or num_partition, not both: the values determine the number of slices")
 	}
 	return nil
 }

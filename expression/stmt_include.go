@@ -16,8 +16,8 @@ func (p *parser) include(s *CreateIndex) error {
 		return err
 	}
 	if s.IsPrimary {
-		return p.fail(at, "a primary index shows META().id and nothing else; CREATE INDEX … INCLUDE (…) names an index "+
-			"whose rows show more")
+		return p.fail(at, "the rows of a primary index contain only META().id; use CREATE INDEX … INCLUDE (…) for an index "+
+			"whose rows contain more")
 	}
 	if err := p.wantOp("("); err != nil {
 		return err
@@ -35,7 +35,7 @@ func (p *parser) include(s *CreateIndex) error {
 func (p *parser) included(s *CreateIndex) error {
 	at := p.tok
 	if p.isWord("ALL") || p.isWord("DISTINCT") {
-		return p.fail(at, "INCLUDE takes one value of each document; an array key has many, and stands in the key")
+		return p.fail(at, "INCLUDE takes one value per document; an array key has several, and must be a key expression")
 	}
 	x, err := p.expression(0)
 	if err != nil {
@@ -46,13 +46,13 @@ func (p *parser) included(s *CreateIndex) error {
 	case isConstant(x):
 		return p.fail(at, "%s is the same for all documents", text)
 	case text == docIDText:
-		return p.fail(at, "each row shows the document's id: leave %s out", text)
+		return p.fail(at, "each row contains the document's id: omit %s", text)
 	case slices.ContainsFunc(s.Keys, func(k index.KeyExpr) bool {
 		return k.Expr == text || k.Expr == text+includeMissing
 	}):
-		return p.fail(at, "%s stands in the key already: rows show it", text)
+		return p.fail(at, "%s is already part of the key, which rows contain", text)
 	case len(s.Keys) == MaxKeys:
-		return p.fail(at, "%s would become a component of the key, which has %d already, the most that there may be", text,
+		return p.fail(at, "%s would become a component of the key, which already has %d, the maximum", text,
 			MaxKeys)
 	}
 	s.Keys, s.included = append(s.Keys, index.KeyExpr{Expr: text}), append(s.included, text)

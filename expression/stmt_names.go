@@ -153,7 +153,7 @@ func checkCollection(k index.Keyspace) error {
 	}
 	for _, name := range []string{k.Scope, k.Collection} {
 		if name == "" {
-			return fmt.Errorf("%w: a scope and a collection are named together", ErrDefinition)
+			return fmt.Errorf("%w: name both a scope and a collection, or neither", ErrDefinition)
 		}
 		if wrong := wrongCollection(name); wrong != "" {
 			return fmt.Errorf("%w: %s", ErrDefinition, wrong)

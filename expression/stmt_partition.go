@@ -60,7 +60,7 @@ func (p *parser) partitionBy(s *CreateIndex) error {
 		return p.partitionValues(by)
 	}
 	if p.isWord("VALUES") {
-		return p.fail(p.tok, "VALUES goes with PARTITION BY RANGE; a hash takes the number of slices from WITH "+
+		return p.fail(p.tok, "VALUES belongs to PARTITION BY RANGE; for HASH, give the number of slices by WITH "+
 			"{\"num_partition\": …}")
 	}
 	if len(by.Exprs) > 1 && slices.Contains(by.Exprs, docIDText) && !hasKey(s, docIDText) {
@@ -114,14 +114,15 @@ func (p *parser) addPartitionKey(at token, s *CreateIndex, x Expr) error {
 	bare, missing := bareKey(x)
 	switch {
 	case isOfArrayKey(bare):
-		return p.fail(at, "PARTITION BY HASH takes an array key as it stands in the key, and %s does not; of a "+
-			"flattened one it takes one part", text)
+		return p.fail(at, "PARTITION BY HASH takes an array key only as it is written in the key, unlike %s; of a "+
+			"flattened array key it takes one part", text)
 	case missing:
-		return p.fail(at, "INCLUDE MISSING goes with a key expression: partitions take documents without %s anyway", bare)
+		return p.fail(at, "INCLUDE MISSING is allowed only for key expressions; partitions always include documents "+
+			"without %s", bare)
 	case isConstant(x):
 		return p.fail(at, "%s is the same for all documents: all entries would be in one slice", text)
 	case len(s.Keys) == MaxKeys:
-		return p.fail(at, "%s would become a component of the key, which has %d already, the most that there may be", text,
+		return p.fail(at, "%s would become a component of the key, which already has %d, the maximum", text,
 			MaxKeys)
 	}
 	s.Keys, s.added = append(s.Keys, index.KeyExpr{Expr: text}), append(s.added, text)
@@ -136,7 +137,7 @@ func (p *parser) partitionExpr(at token, s *CreateIndex, kind *partition.Kind, x
 	}
 	switch {
 	case slices.Contains(by.Exprs, text):
-		return p.fail(at, "%s stands here twice", text)
+		return p.fail(at, "%s is given twice", text)
 	case len(by.Exprs) == MaxKeys:
 		return p.fail(at, "more than %d expressions", MaxKeys)
 	case kind.Leading:
@@ -144,7 +145,7 @@ func (p *parser) partitionExpr(at token, s *CreateIndex, kind *partition.Kind, x
 			return err
 		}
 	case s.IsPrimary && text != docIDText:
-		return p.fail(at, "the key of a primary index is %s: it can be partitioned by that only, not by %s; an index on %s "+
+		return p.fail(at, "the key of a primary index is %s: it can be partitioned only by that, not by %s; an index on %s "+
 			"can", docIDText, text, text)
 	case text != docIDText && !hasKey(s, text):
 		if err := p.addPartitionKey(at, s, x); err != nil {
@@ -162,7 +163,7 @@ func (p *parser) leadingKey(at token, s *CreateIndex, kind *partition.Kind, text
 	case len(s.PartitionBy.Exprs) > 0:
 		return p.fail(at, "PARTITION BY %s takes one expression, the leading key", scheme)
 	case s.IsPrimary && text != docIDText:
-		return p.fail(at, "the key of a primary index is %s: it can be partitioned by that only, not by %s", docIDText, text)
+		return p.fail(at, "the key of a primary index is %s: it can be partitioned only by that, not by %s", docIDText, text)
 	case !s.IsPrimary && text != s.Keys[0].Expr:
 		return p.fail(at, "PARTITION BY %s takes the leading key expression, %s, not %s: slices follow the order of the "+
 			"index", scheme, s.Keys[0].Expr, text)
@@ -190,10 +191,10 @@ func (p *parser) partitionValues(by *index.PartitionBy) error {
 		}
 		key, text, err := constant(x)
 		if err != nil {
-			return p.fail(at, "VALUES takes constants: %v", err)
+			return p.fail(at, "VALUES must be constants: %v", err)
 		}
 		if bytes.Compare(last, key) >= 0 {
-			return p.fail(at, "the values ascend in collation order: %s does not stand behind %s", text,
+			return p.fail(at, "the values must ascend in collation order: %s is not above %s", text,
 				by.Values[len(by.Values)-1])
 		}
 		by.Values, last = append(by.Values, text), key
@@ -221,7 +222,7 @@ func constant(x Expr) (key []byte, text json.RawMessage, err error) {
 		return nil, nil, fmt.Errorf("%s: %w", x, err)
 	}
 	if len(r.Keys(0)) != 1 {
-		return nil, nil, fmt.Errorf("%s is MISSING, which no leading key is", x)
+		return nil, nil, fmt.Errorf("%s is MISSING, which a leading key cannot be", x)
 	}
 	key = r.Keys(0)[0]
 	text, err = collate.Decode(nil, key)
@@ -272,7 +273,7 @@ func checkScheme(by *index.PartitionBy) error {
 	case len(by.Exprs) == 0:
 		return fmt.Errorf("%w: partition_by: expressions are missing", ErrDefinition)
 	case !kind.Values && len(by.Values) > 0:
-		return fmt.Errorf("%w: partition_by: values go with the scheme %q", ErrDefinition, index.PartitionRange)
+		return fmt.Errorf("%w: partition_by: values belong to the scheme %q", ErrDefinition, index.PartitionRange)
 	case kind.Values && len(by.Values) == 0:
 		return fmt.Errorf("%w: partition_by: the scheme %q needs values", ErrDefinition, by.Scheme)
 	}

@@ -39,7 +39,7 @@ func (p *parser) with(w *With) error {
 		return err
 	}
 	if w.NumPartition != nil && w.NumSlice != nil && *w.NumPartition != *w.NumSlice {
-		return p.fail(at, "num_partition is %d and num_slice is %d; they are two words for one thing: give one",
+		return p.fail(at, "num_partition is %d and num_slice is %d; they mean the same: give only one",
 			*w.NumPartition, *w.NumSlice)
 	}
 	return nil
@@ -60,7 +60,7 @@ func (p *parser) optionList(read func(key token) error) error {
 			return p.unexpected("the name of an option in quotes")
 		}
 		if seen[key.value] {
-			return p.fail(key, "the option %q stands here twice", key.value)
+			return p.fail(key, "the option %q is given twice", key.value)
 		}
 		seen[key.value] = true
 		return read(key)
@@ -100,7 +100,7 @@ func (p *parser) withOption(w *With, key token) error {
 		return err
 	}
 	if key.value == "retain_deleted_xattr" {
-		return p.unsupported(key, "retain_deleted_xattr is not supported: a document that was deleted has no entries; "+
+		return p.unsupported(key, "retain_deleted_xattr is not supported: a deleted document has no entries; "+
 			"leave it out")
 	}
 	return p.unknown(key, "option", known...)
@@ -135,7 +135,8 @@ func (p *parser) optionInt(low, high int) (*int, error) {
 		n = -n
 	}
 	if err != nil || n < low || n > high {
-		return nil, p.fail(tok, "%s is no integer from %d to %d", p.lex.text[tok.pos:min(p.tok.end, tok.pos+maxShown)], low,
+		return nil, p.fail(tok, "%s is not an integer from %d to "+
+			"%d", p.lex.text[tok.pos:min(p.tok.end, tok.pos+maxShown)], low,
 			high)
 	}
 	return &n, p.advance()

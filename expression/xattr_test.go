@@ -6,8 +6,8 @@ import (
 	"tidemark/expression"
 )
 
-// TestXattrs: an attribute is found by its whole name, and a malformed section has none; a Program reports whether it
-// uses any.
+// TestXattrs checks that an attribute is found by its whole name, that a malformed section has none, and that a Program
+// reports whether it uses any.
 func TestXattrs(t *testing.T) {
 	p, err := expression.Compile([]expression.Source{
 		{Keys: keysOf("META().xattrs.a")},
