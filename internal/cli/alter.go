@@ -76,14 +76,15 @@ func indexAlter(s Streams, f *serverFlags) *cobra.Command {
 	a := &alterFlags{}
 	cmd := &cobra.Command{Use: "alter BUCKET/NAME|ID", Short: "Change the number and the placement of an index's copies",
 		ValidArgsFunction: f.indexes(false),
-		Long: `Says what ALTER INDEX says: how many replicas an index has (--replicas), which indexers hold it (--nodes), or
-that one replica goes (--drop-replica). Setting what is so already does nothing and succeeds. New copies are filled
-while the others serve; other nodes begin a rebalance (tidemark rebalance status).
+		Long: `Changes the number of replicas of an index (--replicas) or the indexers that hold it (--nodes), or removes one
+replica (--drop-replica), like the statement ALTER INDEX. A setting that the index already has is not an error and
+changes nothing. The existing copies serve scans while new copies are filled. Other --nodes begin a rebalance (tidemark
+rebalance status).
 
-It also changes the slices: --split cuts into twice as many, --partitions N into N, a range where its entries say;
---split-at cuts a range at further values, --merge-at at some no more. An index of the new slices is built beside the
-one there is, which serves until the other is ready and takes its name; --cancel-split takes that back.
---auto-split=false keeps it from getting more and fewer slices by itself.`,
+It also changes the slices. --split doubles their number, --partitions N makes them N; where a range is cut depends on
+its entries. --split-at cuts a range at additional values, --merge-at removes split values. An index with the new slices
+is built beside the existing one, which serves scans until the new index is ready and takes its name; --cancel-split
+cancels that. With --auto-split=false the number of slices no longer changes automatically.`,
 		Example: `  tidemark index alter world/by_name --replicas 1
   tidemark index alter world/by_name --nodes i1,i2 --dry-run
   tidemark index alter world/by_name --split-at '"M"' --wait
@@ -91,7 +92,7 @@ one there is, which serves until the other is ready and takes its name; --cancel
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, s, f, args) }}
 	fl := cmd.Flags()
 	fl.IntVar(&a.replicas, "replicas", 0, "number of copies in addition to the first")
-	fl.StringSliceVar(&a.nodes, "nodes", nil, "indexers that hold it")
+	fl.StringSliceVar(&a.nodes, "nodes", nil, "indexers that hold the index")
 	fl.IntVar(&a.dropReplica, "drop-replica", 0, "number of the replica to drop")
 	fl.BoolVar(&a.split, "split", false, "double the number of slices")
 	fl.IntVar(&a.partitions, "partitions", 0, "number of slices")
@@ -99,7 +100,8 @@ one there is, which serves until the other is ready and takes its name; --cancel
 		"more")
 	fl.StringArrayVar(&a.mergeAt, "merge-at", nil, "split `VALUE` of the ranges to remove; repeat for more")
 	fl.BoolVar(&a.cancel, "cancel-split", false, "cancel a split or merge that is running")
-	fl.BoolVar(&a.autoSplit, "auto-split", true, "change the number of slices automatically, by the managers' bounds")
+	fl.BoolVar(&a.autoSplit, "auto-split", true, "change the number of slices automatically, by --split-above and "+
+		"--split-above-rate of the managers")
 	a.instead.add(fl)
 	a.wait.add(fl)
 	complete(cmd, "nodes", f.nodes())

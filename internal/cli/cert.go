@@ -12,8 +12,8 @@ import (
 
 func newCert(s Streams) *cobra.Command {
 	cmd := &cobra.Command{Use: "cert", Short: "Make a CA and certificates", Args: noArgs,
-		Long: `Makes a CA of one's own and certificates for nodes and users: enough for development, and for clusters without
-another CA. Keys are ECDSA P-256, in files that only their owner can read. docs/security.md tells how they are used and
+		Long: `Makes a CA and certificates for nodes and users: enough for development, and for clusters without another CA.
+Keys are ECDSA P-256, in files that only their owner can read. docs/security.md explains how certificates are used and
 replaced.`,
 		Example: "  tidemark cert cluster --out ./certs n1=10.0.0.1 n2=10.0.0.2 n3=10.0.0.3\n  tidemark cert ca --out " +
 			"./certs\n  tidemark cert node --out ./certs --role manager --id m1 --host " +
@@ -105,9 +105,9 @@ func certNode(s Streams) *cobra.Command {
 	var role string
 	cmd := &cobra.Command{Use: "node", Short: "Make the certificate of a manager, projector, indexer or KV node",
 		Args: noArgs,
-		Long: `Makes the certificate of one process. Its role and id stand in it as the URI tidemark://role/id; the id is that
-of the process's --id, or * for every id of the role. --host names what users dial: a manager and a KV node need their
-names and addresses.`,
+		Long: `Makes the certificate of one process. The certificate contains the role and the id as the URI
+tidemark://role/id; the id is the process's --id, or * for every id of the role. --host lists the names and addresses
+that users connect to: managers and KV nodes need them.`,
 		Example: "  tidemark cert node --out ./certs --role manager --id m1 --host m1.example.org,10.0.0.1",
 		RunE: func(*cobra.Command, []string) error {
 			switch f.req.Peer.Role = tlsconf.Role(role); f.req.Peer.Role {
@@ -119,7 +119,7 @@ names and addresses.`,
 	f.add(cmd)
 	cmd.Flags().StringVar(&role, "role", "", "manager, projector, indexer or kv")
 	cmd.Flags().StringVar(&f.req.Peer.ID, "id", "", "the process's --id, or * for any")
-	cmd.Flags().StringSliceVar(&f.req.Hosts, "host", nil, "names and addresses that users dial")
+	cmd.Flags().StringSliceVar(&f.req.Hosts, "host", nil, "names and addresses that users connect to")
 	return cmd
 }
 
@@ -127,9 +127,9 @@ func certUser(s Streams) *cobra.Command {
 	f := &issueFlags{}
 	var admin bool
 	cmd := &cobra.Command{Use: "user NAME", Short: "Make the certificate of a user", Args: exactArgs("NAME"),
-		Long: `Makes a certificate that stands for a user of the cluster instead of a password: the user's role is the
-cluster's to say. With --admin its holder is an administrator whatever the cluster's users are: the way in when
-passwords are lost.`,
+		Long: `Makes a certificate that identifies a user of the cluster instead of a password; the user's role is stored in
+the cluster. With --admin its holder is an administrator, whichever users the cluster has: use it when passwords are
+lost.`,
 		Example: "  tidemark cert user alice --out ./certs\n  tidemark cert user operator --admin --out ./certs",
 		RunE: func(_ *cobra.Command, args []string) error {
 			f.req.Peer = tlsconf.Peer{Role: tlsconf.User, ID: args[0]}
@@ -139,6 +139,6 @@ passwords are lost.`,
 			return f.run(s)
 		}}
 	f.add(cmd)
-	cmd.Flags().BoolVar(&admin, "admin", false, "an administrator, whatever the cluster's users are")
+	cmd.Flags().BoolVar(&admin, "admin", false, "an administrator, whichever users the cluster has")
 	return cmd
 }

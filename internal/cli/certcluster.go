@@ -63,14 +63,14 @@ func certCluster(s Streams) *cobra.Command {
 	f := &clusterCerts{}
 	cmd := &cobra.Command{Use: "cluster [NODE=HOST[,HOST...] ...]",
 		Short: "Make the certificates of all nodes and of an operator, with a CA", ValidArgsFunction: noFiles,
-		Long: `Makes, in --out, a CA (if there is none), a folder for each NODE with the certificates of a manager, a
-projector and an indexer of that name, and a folder operator with an administrator's. Each folder is a --certs-dir: of
-tidemark node on that machine, and of the operator's commands. HOSTs are the names and addresses that others dial,
-localhost is one besides; without =HOST it is NODE itself. ca-key.pem stays where it is. With NODE * the certificates,
-in the folder any, are for nodes of every name: for machines that come and go.
+		Long: `Makes in --out a CA (if there is none), a folder for each NODE with the certificates of a manager, a projector
+and an indexer of that name, and the folder operator with the certificate of an administrator. Each folder is a
+--certs-dir: for tidemark node on that machine, and for the operator's commands. HOSTs are the names and addresses at
+which others reach the node; localhost is added; without =HOST the host is NODE itself. Do not copy ca-key.pem to the
+nodes. With NODE * the certificates, in the folder any, are valid for nodes of any name: for machines that come and go.
 
-Later: the same command with another NODE adds that one. With --replace and no NODE all certificates in --out are made
-anew, for the hosts that they have now: copy the folders again, running processes take the files over.`,
+To add a node later, run the same command with that NODE. --replace without NODEs makes all certificates in --out anew,
+for the same hosts: copy the folders again, and running processes load the new files.`,
 		Example: "  tidemark cert cluster --out ./certs n1=10.0.0.1 n2=10.0.0.2,n2.example.org n3=10.0.0.3\n" +
 			"  tidemark cert cluster --out ./certs --replace\n  tidemark cert cluster --out ./certs " +
 			"'*=*.tidemark,*.tidemark.default.svc'",

@@ -31,10 +31,11 @@ func clusterStatus(s Streams, f *serverFlags) *cobra.Command {
 	var wait string
 	cmd := &cobra.Command{Use: "status", Short: "Show managers, projectors, indexers and buckets, and their problems",
 		Args: noArgs, ValidArgsFunction: noFiles,
-		Long: `Shows who there is and how each does, and a verdict: ready; degraded, when it serves but something is missing;
-or not ready, with the reasons. It answers whatever the verdict; --wait waits until it is ready, and is exit code 6 when
-it is not by --timeout. No cluster is ready without a projector and an indexer, nor while a bucket that has indexes is
-not streamed; --wait=members waits for the managers, projectors and indexers that have registered, and no others.`,
+		Long: `Shows all members with their state, and a verdict with its reasons: ready; degraded, if the cluster serves but
+something is missing; or not ready. The exit code does not depend on the verdict, except with --wait, which waits until
+the cluster is ready and exits with code 6 if it is not ready within --timeout. A cluster is not ready without a
+projector and an indexer, nor while a bucket that has indexes is not streamed. --wait=members waits only until all
+managers, projectors and indexers that have registered are up.`,
 		Example: "  tidemark cluster status --server 127.0.0.1:9520\n  tidemark cluster status --watch\n  tidemark cluster " +
 			"status --wait --timeout 2m",
 		RunE: func(cmd *cobra.Command, _ []string) error {

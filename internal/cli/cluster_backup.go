@@ -25,9 +25,9 @@ import (
 func newBackup(s Streams, f *serverFlags) *cobra.Command {
 	cmd := &cobra.Command{Use: "backup FILE", Short: "Write definitions, placements and limits to a file",
 		Args: exactArgs("a file, or - for standard output"),
-		Long: `Takes a backup of the StateContext as of now: index definitions, placements and limits. The rows of indexes are
-not in it; they come from KV. The file is written beside its place and moved there when it is whole and checked; - is
-standard output, and then nothing else is printed there.`,
+		Long: `Takes a backup of the current StateContext: index definitions, placements and limits. It does not contain the
+rows of indexes, which are built from KV. The file is written under a temporary name and renamed when it is complete and
+checked. FILE - is standard output, where then nothing else is printed.`,
 		Example: "  tidemark cluster backup /var/backups/tidemark-$(date +%F).backup\n" +
 			"  tidemark cluster backup - | ssh vault 'cat > tidemark.backup'",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -170,12 +170,12 @@ func newRestore(s Streams, f *serverFlags) *cobra.Command {
 	var newCluster, yes, dryRun bool
 	cmd := &cobra.Command{Use: "restore FILE", Short: "Restore a backup",
 		Args: exactArgs("a file, or - for standard input"),
-		Long: `Restores definitions and limits from a backup: all of it or nothing. Writes are refused meanwhile.
+		Long: `Restores definitions and limits from a backup, either all of them or nothing. Writes are refused meanwhile.
 
-In place (default): into the cluster that the backup was made of. Indexes that are there stay as they are, with the
-replicas, nodes and slices that they have now; those of the backup that are not come back, and those that the backup
-does not have are dropped. Outcomes of earlier requests are forgotten. Into a new cluster (--new-cluster): into another
-cluster, which has no indexes; all of them are built from KV.`,
+By default the backup is restored in place, into the cluster that it was taken of. Indexes of the backup that still
+exist stay as they are, with their present replicas, nodes and slices; missing indexes are created again; indexes that
+the backup does not have are dropped. The recorded outcomes of earlier requests are deleted. With --new-cluster the
+backup is restored into another cluster, which must have no indexes; all indexes are built from KV.`,
 		Example: "  tidemark cluster restore tidemark.backup --dry-run\n  tidemark cluster restore tidemark.backup --yes",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			data, b, err := readBackup(s, args[0])
@@ -219,8 +219,8 @@ cluster, which has no indexes; all of them are built from KV.`,
 				b.CAS, b.ClusterID, mode, planText(reply.Indexes), reply.CAS, reply.Epoch, planNames(reply.Indexes))
 			return err
 		}}
-	cmd.Flags().BoolVar(&newCluster, "new-cluster", false, "into another cluster than the one the backup was made "+
-		"of; all indexes are built")
+	cmd.Flags().BoolVar(&newCluster, "new-cluster", false, "restore into another cluster than the one the backup was "+
+		"taken of; all indexes are built")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only report what would be done")
 	return cmd
@@ -276,11 +276,12 @@ func planNames(p statecontext.RestorePlan) string {
 }
 
 func newFinalizeUpgrade(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "finalize-upgrade", Short: "Allow features of the newest version once all managers run it",
+	return &cobra.Command{Use: "finalize-upgrade", Short: "Enable the features of the newest version once all managers " +
+		"run it",
 		Args: noArgs, ValidArgsFunction: noFiles,
-		Long: `Raises the cluster's format level to the newest one that its managers know. What needs it works from then on,
-and no older version can take part any more: there is no way back. It is refused while any voter runs an older
-version.`,
+		Long: `Raises the cluster's format level to the newest level that its managers support. Features that need this level
+work from then on, and managers of an older version can no longer take part. This cannot be undone. It is refused while
+any voter runs an older version.`,
 		Example: "  tidemark cluster finalize-upgrade",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -300,8 +301,8 @@ version.`,
 func newLimits(s Streams, f *serverFlags) *cobra.Command {
 	return &cobra.Command{Use: "limits [NAME=VALUE ...]", Short: "Show the limits, or change them",
 		ValidArgsFunction: noFiles,
-		Long: `Shows the limits in force: how many buckets and indexes, how long names and statements, how many requests are
-remembered for how long. NAME=VALUE changes one; 0 is its default.`,
+		Long: `Shows the limits in force, such as the number of buckets and indexes, the length of names and statements, and
+how many outcomes of requests are kept and for how long. NAME=VALUE changes a limit; 0 resets it to its default.`,
 		Example: "  tidemark cluster limits\n  tidemark cluster limits indexes_per_bucket=500 key_expressions=0   # 0: the " +
 			"default",
 		RunE: func(cmd *cobra.Command, args []string) error {

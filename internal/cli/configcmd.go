@@ -32,9 +32,9 @@ func configShow(s Streams, role *cobra.Command) *cobra.Command {
 	var as format
 	var origins config.Origins
 	cmd := &cobra.Command{Use: role.Name(), Short: "Show the settings of tidemark " + role.Name(), Args: noArgs,
-		Long: fmt.Sprintf(`Takes the flags of tidemark %s, the environment and the configuration file as that command would,
-and shows what they come to: each key with its value and its origin (flag, env NAME, file PATH, default). Nothing is
-started. Secrets are not shown, only that they are set.`, role.Name()),
+		Long: fmt.Sprintf(`Reads the flags of tidemark %s, the environment and the configuration file as that command would,
+and shows the result: each key with its value and its origin (flag, env NAME, file PATH, default). Nothing is started.
+Secrets are not shown, only whether they are set.`, role.Name()),
 		Example: fmt.Sprintf("  tidemark config show %s --log-level debug\n  tidemark config show %s --config "+
 			"tidemark.yaml --output json", role.Name(), role.Name()),
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) { // replaces the root's

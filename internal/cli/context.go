@@ -43,7 +43,7 @@ func (c *contextSettings) files() []*string {
 	return []*string{&c.CertsDir, &c.TLSCA, &c.TLSCert, &c.TLSKey, &c.PasswordFile, &c.TokenFile}
 }
 
-// contexts is the file: clusters by name, and the present one.
+// contexts is the file: clusters by name, and the current one.
 type contexts struct {
 	Current  string                      `yaml:"current"`
 	Contexts map[string]*contextSettings `yaml:"contexts"`
@@ -135,7 +135,7 @@ func valueOr(s, otherwise string) string {
 	return s
 }
 
-// useContext sets the flags of the cluster and of the user from --context or the present context, unless a flag or
+// useContext sets the flags of the cluster and of the user from --context or the current context, unless a flag or
 // variable of higher precedence names a cluster: settings of one cluster are never sent to another. The TLS files are
 // taken together, and so are the credentials.
 func useContext(cmd *cobra.Command, origins config.Origins) error {
@@ -243,10 +243,10 @@ func contextAdd(s Streams) *cobra.Command {
 	var c contextSettings
 	cmd := &cobra.Command{Use: "add NAME", Short: "Store a cluster under a name, or change it", Args: exactArgs("NAME"),
 		ValidArgsFunction: noFiles,
-		Long: `Keeps, under a name, where a cluster's managers are and how you are let in: in a file of yours
-(contexts.yaml in the folder tidemark of your configuration, or what TIDEMARK_CONTEXTS names). Secrets stay in the files
-that are named. The first one is the present one; others with tidemark context use. --server, --data and
-TIDEMARK_SERVER name another cluster, to which nothing of the context is told.`,
+		Long: `Stores the addresses of a cluster's managers and the names of the files with your credentials under a name, in
+contexts.yaml in the folder tidemark of your configuration folder, or in the file that TIDEMARK_CONTEXTS names. Secrets
+are not copied; they stay in their files. The first context becomes the current one; tidemark context use changes that.
+With --server, --data or TIDEMARK_SERVER, which name another cluster, the context is ignored.`,
 		Example: "  tidemark context add prod --server 10.0.0.1:9520,10.0.0.2:9520 --certs-dir ./certs/operator\n" +
 			"  tidemark context add prod --server n1.example.org --tls-ca ca.pem --user alice",
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -276,10 +276,10 @@ TIDEMARK_SERVER name another cluster, to which nothing of the context is told.`,
 			return err
 		}}
 	fl := cmd.Flags()
-	fl.StringSliceVar(&c.Server, "server", nil, "managers, as host:port or URL, any of them")
-	fl.StringVar(&c.CertsDir, "certs-dir", "", "`FOLDER` operator of tidemark cert cluster")
+	fl.StringSliceVar(&c.Server, "server", nil, "some managers of the cluster, as host:port or URL")
+	fl.StringVar(&c.CertsDir, "certs-dir", "", "`FOLDER` operator that tidemark cert cluster has made")
 	fl.StringVar(&c.TLSCA, "tls-ca", "", "PEM `FILE` with the CAs of the servers")
-	fl.StringVar(&c.TLSCert, "tls-cert", "", "PEM `FILE` with a certificate to show; see tidemark cert user")
+	fl.StringVar(&c.TLSCert, "tls-cert", "", "PEM `FILE` with a certificate to present; see tidemark cert user")
 	fl.StringVar(&c.TLSKey, "tls-key", "", "PEM `FILE` with its key")
 	fl.StringVar(&c.User, "user", "", "`NAME` of the user")
 	fl.StringVar(&c.PasswordFile, "password-file", "", "`FILE` with the user's password")
@@ -361,11 +361,11 @@ func contextList(s Streams) *cobra.Command {
 				rows = append(rows, contextRow{name, name == all.Current, *all.Contexts[name]})
 			}
 			return show(s.Out, as, map[string]any{"contexts": rows}, rows, func(t *tabwriter.Writer) {
-				fmt.Fprintln(t, "NAME\tPRESENT\tSERVERS\tUSER\tFILES")
+				fmt.Fprintln(t, "NAME\tCURRENT\tSERVERS\tUSER\tFILES")
 				for _, r := range rows {
-					present := ""
+					current := ""
 					if r.Current {
-						present = "yes"
+						current = "yes"
 					}
 					var files []string
 					for _, p := range r.files() {
@@ -373,7 +373,7 @@ func contextList(s Streams) *cobra.Command {
 							files = append(files, *p)
 						}
 					}
-					fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", r.Name, present, strings.Join(r.Server, ","), valueOr(r.User, "-"),
+					fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", r.Name, current, strings.Join(r.Server, ","), valueOr(r.User, "-"),
 						valueOr(strings.Join(files, " "), "-"))
 				}
 			})

@@ -35,9 +35,10 @@ type credentialFlags struct {
 func (c *credentialFlags) add(fl *pflag.FlagSet) {
 	fl.StringVar(&c.files.CA, "tls-ca", "", "PEM `FILE` with the CAs of the servers; addresses without a scheme are "+
 		"then https")
-	fl.StringVar(&c.files.Cert, "tls-cert", "", "PEM `FILE` with a certificate to show; see tidemark cert user")
+	fl.StringVar(&c.files.Cert, "tls-cert", "", "PEM `FILE` with a certificate to present; see tidemark cert user")
 	fl.StringVar(&c.files.Key, "tls-key", "", "PEM `FILE` with its key")
-	fl.StringVar(&c.certs, "certs-dir", "", "`FOLDER` operator of tidemark cert cluster: the three above in one")
+	fl.StringVar(&c.certs, "certs-dir", "", "`FOLDER` operator that tidemark cert cluster has made, instead of "+
+		"--tls-ca, --tls-cert and --tls-key")
 	fl.StringVar(&c.user, "user", "", "`NAME` of the user; the password is asked for on a terminal")
 	fl.StringVar(&c.passwordFile, "password-file", "",
 		"`FILE` with the user's password, - for standard input (or "+passwordEnv+")")

@@ -16,13 +16,14 @@ func newDoctor(s Streams) *cobra.Command {
 	var each time.Duration
 	cmd := &cobra.Command{Use: "doctor", Short: "Check whether a KV cluster can be indexed: what works, what " +
 		"does not, and why", Args: noArgs,
-		Long: `Asks every node of a KV cluster for what tidemark hangs on: who answers and how fast, login and rights (DCP,
-statistics), TLS, the kind of bucket, features and controls, the cluster map, vbuckets, purges, clocks and collections.
-It changes nothing there. Each question has a deadline (--each): a node that hangs is named, and the others are judged
-all the same. docs/first-hour.md says what each line means and what to do about it.
+		Long: `Checks every node of a KV cluster for what tidemark depends on: whether and how fast the node answers, login
+and permissions (DCP, statistics), TLS, the type of the bucket, features and controls, the cluster map, vbuckets,
+purges, clocks and collections. It changes nothing there. Each request has a deadline (--each): a node that does not
+answer in time is named, and the others are checked all the same. docs/first-hour.md explains each line of the result
+and what to do about it.
 
-The exit code is 0 if everything works, with warnings or without; 3 without such a bucket, 5 if nobody answers, and 1 if
-something else will not work.`,
+The exit code is 0 if everything works, with or without warnings; 3 if the bucket does not exist; 5 if no node answers;
+1 if anything else does not work.`,
 		Example: `  tidemark doctor --kv couchbase://10.0.0.4,10.0.0.5 --bucket world --kv-user index --kv-password-file pw
   tidemark doctor --kv couchbases://10.0.0.4/world --kv-tls-ca ca.pem --kv-user index --kv-password-file pw -o json
   tidemark doctor --data ./cluster`,

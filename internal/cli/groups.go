@@ -23,7 +23,7 @@ type groupFlags struct{ by, aggregates []string }
 
 func (gf *groupFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&gf.by, "group-by", nil, "a component of the key, by its `EXPRESSION` or its number from "+
-		"0: rows that agree in it are one group; repeat for more")
+		"0: rows with the same value of it form a group; repeat for more")
 	cmd.Flags().StringArrayVar(&gf.aggregates, "aggregate", nil, "an `AGGREGATE` of each group, or without --group-by of "+
 		"all rows: 'count(*)', 'count(distinct name)', 'sum(price)', 'avg(price)', 'min(price)', 'max(price)' or "+
 		"'documents()'; repeat for more")

@@ -18,11 +18,11 @@ func clusterHistory(s Streams, f *serverFlags) *cobra.Command {
 	var req v1.HistoryRequest
 	cmd := &cobra.Command{Use: "history", Short: "Show scans, index changes and buckets of the last hour",
 		Args: noArgs, ValidArgsFunction: noFiles,
-		Long: `Asks all managers and indexers what they remember of the last hour: percentiles of the times of scans by
-consistency and of changes of indexes (DDL), the indexes that were scanned most, and, by points of --step, how many
-scans and changes ended, and how many changes no scan of a bucket could see at the worst. Each process remembers its
-own part in memory, so that one that began anew has forgotten; what is missing is said. A percentile is at most 19 %
-off. The last point may not be over.`,
+		Long: `Asks all managers and indexers for their history of the last hour: percentiles of the duration of scans, by
+consistency, and of changes of indexes (DDL); the indexes that were scanned most; and for each interval of --step how
+many scans and changes ended, and the largest number of changes of a bucket that no scan could see yet. Each process
+keeps its own part in memory and loses it when it restarts; missing parts are listed. A percentile is at most 19 % off.
+The last interval may still be running.`,
 		Example: "  tidemark cluster history\n  tidemark cluster history --for 10m --step 10s --bucket world -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -44,10 +44,10 @@ off. The last point may not be over.`,
 			})
 		}}
 	cmd.Flags().DurationVar(&req.For, "for", time.Hour, "how far back, whole minutes")
-	cmd.Flags().DurationVar(&req.Step, "step", 5*time.Minute, "duration of a point, a multiple of 10s")
-	cmd.Flags().StringVar(&req.Bucket, "bucket", "", "of buckets and indexes only this one and those on "+
-		"it; times of scans and DDL are those of all buckets")
-	cmd.Flags().IntVar(&req.Limit, "limit", 12, "most indexes, 1 to 64")
+	cmd.Flags().DurationVar(&req.Step, "step", 5*time.Minute, "length of an interval, a multiple of 10s")
+	cmd.Flags().StringVar(&req.Bucket, "bucket", "", "show only this bucket and its indexes; durations of scans and DDL "+
+		"are still those of all buckets")
+	cmd.Flags().IntVar(&req.Limit, "limit", 12, "maximum number of indexes, 1 to 64")
 	complete(cmd, "bucket", f.buckets())
 	return cmd
 }

@@ -27,7 +27,7 @@ const refWords = "BUCKET/NAME or ID"
 
 func newIndex(s Streams) *cobra.Command {
 	f := &serverFlags{}
-	cmd := group("index", "Create, list, describe, build, alter, drop, scan and verify indexes, and look at their figures",
+	cmd := group("index", "Create, list, describe, build, alter, drop, scan and verify indexes, and show their figures",
 		"  tidemark index list\n  tidemark index describe world/places_by_name",
 		indexCreate(s, f), indexList(s, f), indexDescribe(s, f), indexBuild(s, f), indexAlter(s, f), indexDrop(s, f),
 		indexScan(s, f), indexCount(s, f), indexStats(s, f), indexStatistics(s, f), indexVerify(s, f))
@@ -79,8 +79,8 @@ func indexCreate(s Streams, f *serverFlags) *cobra.Command {
 		Use: "create {BUCKET NAME | --file FILE}", Short: "Create an index and wait until it is ready",
 		Long: `Creates an index and waits until it is built, with progress on standard error.
 
---file takes JSON as POST /v1/indexes does: one object, or several behind each other or in an array. They are created
-in order; the first that fails ends it.`,
+--file takes the JSON of POST /v1/indexes: one object, several in a row, or an array of them. The indexes are created
+in order; the first one that fails ends the command.`,
 		Example: `  tidemark index create world by_country --key iso_country --key 'name DESC' --where 'kind = "airport"'
   tidemark index create world ids --primary
   tidemark index create world by_kind --key kind --key name --partition-by 'HASH(kind)'
@@ -110,17 +110,17 @@ in order; the first that fails ends it.`,
 	fl := cmd.Flags()
 	fl.StringArrayVar(&cf.keys, "key", nil, "a key expression, followed by DESC for descending order; repeat for "+
 		"composite keys")
-	fl.StringVar(&cf.req.Where, "where", "", "only documents for which this is true")
+	fl.StringVar(&cf.req.Where, "where", "", "index only documents for which this expression is true")
 	fl.BoolVar(&cf.req.IsPrimary, "primary", false, "index the document ids")
-	fl.BoolVar(&cf.req.IfNotExists, "if-not-exists", false, "succeed when it exists")
-	fl.BoolVar(&cf.req.DeferBuild, "defer-build", false, "build later, with index build")
+	fl.BoolVar(&cf.req.IfNotExists, "if-not-exists", false, "succeed if the index exists")
+	fl.BoolVar(&cf.req.DeferBuild, "defer-build", false, "do not build it now, but with tidemark index build")
 	fl.StringVar(&cf.partitionBy, "partition-by", "", "spread entries by key: \"HASH(expression, …)\" or "+
 		"\"RANGE(leading key) VALUES (…)\" (default: by the document's id)")
 	fl.IntVar(&cf.partitions, "partitions", 0, "number of partitions (0: the default)")
 	fl.IntVar(&cf.replicas, "replicas", 0, "copies in addition to the first")
-	fl.StringSliceVar(&cf.req.Nodes, "nodes", nil, "indexers that may hold it")
+	fl.StringSliceVar(&cf.req.Nodes, "nodes", nil, "indexers that may hold the index")
 	fl.BoolVar(&cf.autoSplit, "auto-split", true,
-		"change the number of partitions automatically, by the managers' bounds")
+		"change the number of partitions automatically, by --split-above and --split-above-rate of the managers")
 	collectionFlag(fl, &cf.collection)
 	fl.StringVar(&cf.file, "file", "", "read the indexes to create from this JSON `FILE`, - for standard input")
 	cf.instead.add(fl)
@@ -339,10 +339,10 @@ func indexList(s Streams, f *serverFlags) *cobra.Command {
 	var every time.Duration
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List indexes", Args: noArgs,
 		ValidArgsFunction: noFiles,
-		Long: `Lists the indexes, of all buckets or of one.
+		Long: `Lists the indexes of all buckets or of one bucket.
 
---ddl prints statements that create the same indexes again, for tidemark sql: CREATE INDEX for each, and BUILD INDEX for
-those that were created with defer_build and have been built since.`,
+--ddl prints statements for tidemark sql that create the same indexes again: CREATE INDEX for each, and BUILD INDEX for
+indexes that were created with defer_build and have been built since.`,
 		Example: `  tidemark index list --bucket world --output json
   tidemark index list --watch=5s
   tidemark index list --ddl > indexes.sql`,
@@ -364,8 +364,8 @@ those that were created with defer_build and have been built since.`,
 				})
 			})
 		}}
-	cmd.Flags().StringVar(&bucket, "bucket", "", "only this bucket's")
-	cmd.Flags().BoolVar(&ddl, "ddl", false, "print the statements that create them again")
+	cmd.Flags().StringVar(&bucket, "bucket", "", "list only the indexes of this bucket")
+	cmd.Flags().BoolVar(&ddl, "ddl", false, "print the statements that create the indexes again")
 	watchFlag(cmd.Flags(), &every)
 	complete(cmd, "bucket", f.buckets())
 	return cmd
@@ -452,7 +452,7 @@ func indexDescribe(s Streams, f *serverFlags) *cobra.Command {
 			})
 		}}
 	watchFlag(cmd.Flags(), &every)
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is ready")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the index is ready")
 	return cmd
 }
 
@@ -540,8 +540,8 @@ func indexBuild(s Streams, f *serverFlags) *cobra.Command {
 	var file, collection string
 	cmd := &cobra.Command{Use: "build {BUCKET NAME... | BUCKET --all | --file FILE}",
 		Short: "Build deferred indexes and wait until they are ready",
-		Long: `Starts the builds of deferred indexes of a bucket together, which reads the bucket once for all of them, and
-waits until they are ready. --file takes JSON as POST /v1/indexes:build does: {"bucket":"world","names":["a","b"]}.`,
+		Long: `Builds deferred indexes of a bucket together, so that the bucket is read once for all of them, and waits until
+they are ready. --file takes the JSON of POST /v1/indexes:build: {"bucket":"world","names":["a","b"]}.`,
 		Example: `  tidemark index build world by_country by_name
   tidemark index build world --all --no-wait`,
 		ValidArgsFunction: f.deferred(),
@@ -643,8 +643,8 @@ type dropped struct {
 func indexDrop(s Streams, f *serverFlags) *cobra.Command {
 	d := &dropFlags{}
 	cmd := &cobra.Command{Use: "drop BUCKET/NAME|ID...", Short: "Drop indexes", ValidArgsFunction: f.indexes(true),
-		Long: `Drops one index, or several with --yes; on a terminal it asks without --yes. The name is free at
-once; the data goes as the indexers are told. --wait waits for that.`,
+		Long: `Drops one index, or with --yes several. On a terminal it asks for confirmation unless --yes is given. The name
+can be used again immediately; the indexers remove the data when they receive the command. --wait waits for that.`,
 		Example: "  tidemark index drop world/by_name\n  tidemark index drop world/a world/b --yes\n  tidemark index drop " +
 			"world/by_name --if-exists --wait",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -662,10 +662,10 @@ once; the data goes as the indexers are told. --wait waits for that.`,
 					refs)
 			})
 		}}
-	cmd.Flags().BoolVar(&d.ifExists, "if-exists", false, "succeed when it does not exist")
-	cmd.Flags().Uint64Var(&d.ifMatch, "if-match", 0, "only if its modified_cas is this")
+	cmd.Flags().BoolVar(&d.ifExists, "if-exists", false, "succeed if the index does not exist")
+	cmd.Flags().Uint64Var(&d.ifMatch, "if-match", 0, "drop the index only if its modified_cas has this value")
 	cmd.Flags().BoolVar(&d.yes, "yes", false, "do not ask for confirmation")
-	cmd.Flags().BoolVar(&d.wait, "wait", false, "wait until the indexers have dropped its data")
+	cmd.Flags().BoolVar(&d.wait, "wait", false, "wait until the indexers have removed its data")
 	cmd.Flags().BoolVar(&d.dryRun, "dry-run", false, "only report what would be dropped, and the freed space")
 	return cmd
 }

@@ -89,8 +89,8 @@ func newKV(s Streams) *cobra.Command {
 	fl.BoolVar(&plain, "allow-plain", false, "accept the password in clear text without TLS, for plain memcached "+
 		"clients; they need not select the only bucket")
 	fl.StringVar(&admin, "admin", "127.0.0.1:11211", "listen here for status and metrics")
-	fl.StringVar(&nodes, "nodes", "", "all nodes, the same on each: id=memcached=admin[=memcached-tls],…")
-	fl.BoolVar(&join, "join", false, "start without vbuckets, to be added by kv rebalance --add")
+	fl.StringVar(&nodes, "nodes", "", "all nodes, the same list on each: id=memcached=admin[=memcached-tls],…")
+	fl.BoolVar(&join, "join", false, "start without vbuckets; kv rebalance --add adds the node")
 	fl.StringSliceVar(&buckets, "buckets", nil, "buckets: name:uuid:vbuckets[:replicas]")
 	fl.StringVar(&user, "kv-user", "", "user that clients authenticate as")
 	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password")
@@ -162,9 +162,9 @@ type kvFlags struct {
 func (f *kvFlags) add(cmd *cobra.Command) {
 	addOutput(cmd.Flags(), &f.output)
 	complete(cmd, "output", fixed(formats...))
-	cmd.Flags().StringVar(&f.kv, "kv", "", "some KV nodes of the cluster: host:port, host,host2, or a connection string: "+
-		"couchbase[s]://host,host2[/bucket][?network=external]; http[s]://host for cluster managers")
-	cmd.Flags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, for address and credentials")
+	cmd.Flags().StringVar(&f.kv, "kv", "", "some KV nodes of the cluster: host:port, host,host2, or a connection string "+
+		"couchbase[s]://host,host2[/bucket][?network=external]; or cluster managers, http[s]://host")
+	cmd.Flags().StringVar(&f.data, "data", "", "data `FOLDER` of a running tidemark up, for its address and credentials")
 	cmd.Flags().StringVar(&f.bucket, "bucket", "", "bucket (default: that of --kv or --data)")
 	networkFlag(cmd.Flags(), &f.network)
 	f.talk = cmd.ErrOrStderr
@@ -270,7 +270,7 @@ func parseKV(text string, tls *kvTLSFlags, network *string) (connstr.Spec, error
 // networkFlag adds --kv-network.
 func networkFlag(fl *pflag.FlagSet, network *string) {
 	fl.StringVar(network, "kv-network", "", "which addresses of KV's cluster map to use: default, external, or empty to "+
-		"find out")
+		"choose automatically")
 }
 
 func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Context, context.CancelFunc, error) {
@@ -331,9 +331,9 @@ func kvLoad(s Streams) *cobra.Command {
 	var unchecked bool
 	cmd := &cobra.Command{Use: "load FILE",
 		Short: "Store the documents of a file: lines of JSON, a JSON array, CSV or TSV (- for standard input; also gzipped)",
-		Long: `Each object of the file is {"key", "value"}, or, with --key-field, a document as it is, whose key is one of its
-fields. The whole file is read before anything of it is stored: what is wrong is told with its line. Standard input is
-kept in a temporary file for that; with --unchecked what comes is stored as it comes.`,
+		Long: `Each object of the file is {"key", "value"}, or, with --key-field, a document whose key is one of its fields.
+The whole file is read and checked before any document is stored; an error names the line. Standard input is copied to a
+temporary file for this check. With --unchecked each document is stored as soon as it is read.`,
 		Example: `  tidemark kv load --data ./cluster documents.jsonl.gz
   tidemark kv load --data ./cluster airports.json --key-field iata --key-prefix airport::
   tidemark kv load --data ./cluster people.csv --key-field id --infer-types
@@ -385,8 +385,8 @@ kept in a temporary file for that; with --unchecked what comes is stored as it c
 	fl.StringVar(&o.KeyField, "key-field", "", "`FIELD` with the key of each document, like id or meta.id; without it, "+
 		`objects are {"key", "value"}`)
 	fl.StringVar(&o.KeyPrefix, "key-prefix", "", "`TEXT` before each key, like airport::")
-	fl.BoolVar(&o.InferTypes, "infer-types", false, "convert cells of a table that are numbers, true or false, and omit "+
-		"empty ones; otherwise all are strings")
+	fl.BoolVar(&o.InferTypes, "infer-types", false, "convert the cells of a table that are numbers, true or false, and "+
+		"omit empty cells; otherwise all cells are strings")
 	fl.BoolVar(&unchecked, "unchecked", false, "store documents as they are read, instead of checking the whole file "+
 		"first")
 	complete(cmd, "format", fixed(documents.Formats...))

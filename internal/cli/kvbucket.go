@@ -20,8 +20,9 @@ func kvBucket(s Streams) *cobra.Command {
 func kvBucketList(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the buckets", Args: noArgs,
-		Long: `Lists the buckets by the newest map that a node has. ITEMS are the documents on the nodes that answer, FLUSH
-says whether tidemark kv flush empties it, MADE when: by --buckets of the nodes, or while the cluster ran.`,
+		Long: `Lists the buckets of the newest map that any node has. ITEMS is the number of documents on the nodes that
+answer, FLUSH whether tidemark kv flush can empty the bucket, MADE how it was made: by --buckets of the nodes, or while
+the cluster ran.`,
 		Example: "  tidemark kv bucket list --data ./cluster",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a, err := f.open()
@@ -56,8 +57,8 @@ func kvBucketCreate(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
 	c := clustermap.BucketChange{Replicas: 1}
 	cmd := &cobra.Command{Use: "create BUCKET", Short: "Create a bucket while the cluster runs",
-		Long: `Makes a bucket, which all nodes open. All of them have to answer, and no rebalance may be under way. Nodes need
-not be started with it: the cluster's map has it. A Couchbase cluster is told through its own tools.`,
+		Long: `Makes a bucket on all nodes. All nodes must answer, and no rebalance may be running. The bucket is part of the
+cluster's map: nodes need not name it in --buckets. For a Couchbase cluster, use its own tools.`,
 		Example: "  tidemark kv bucket create travel --data ./cluster\n  tidemark kv bucket create travel --vbuckets 64 " +
 			"--replicas 2 --data ./cluster", Args: exactArgs("BUCKET"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -82,9 +83,9 @@ not be started with it: the cluster's map has it. A Couchbase cluster is told th
 	fl := cmd.Flags()
 	fl.IntVar(&c.VBuckets, "vbuckets", 0, "number of vbuckets, a power of two up to 1024 (default: that of the first of "+
 		"the nodes' --buckets)")
-	fl.IntVar(&c.Replicas, "replicas", c.Replicas, "replicas of each vbucket, 0 to 3; too few nodes keep "+
-		"as many as they can")
-	fl.BoolVar(&c.NoFlush, "no-flush", false, "it cannot be flushed")
+	fl.IntVar(&c.Replicas, "replicas", c.Replicas, "replicas of each vbucket, 0 to 3; with too few nodes, "+
+		"as many as possible")
+	fl.BoolVar(&c.NoFlush, "no-flush", false, "the bucket cannot be flushed")
 	return cmd
 }
 
@@ -105,10 +106,10 @@ func kvBucketEdit(s Streams) *cobra.Command {
 	var flush string
 	var noWait bool
 	cmd := &cobra.Command{Use: "edit BUCKET", Short: "Change the settings of a bucket, while the cluster runs",
-		Long: `Changes what is named of a bucket, and shows it. All nodes have to answer. Replicas are made and removed as in
-a rebalance, of this bucket alone, while traffic runs; none may be under way. The command waits for it; it goes on by
-itself when the command is interrupted, or a node is killed and comes back. Other settings count at once. The number of
-vbuckets and the name stay as they were made.`,
+		Long: `Changes the given settings of a bucket and shows the bucket. All nodes must answer. Replicas are made and
+removed by a rebalance of this bucket alone, while traffic continues; no other rebalance may be running. The command
+waits for its end; the rebalance continues without the command, and after the restart of a killed node. Other settings
+take effect immediately. The name and the number of vbuckets cannot be changed.`,
 		Example: "  tidemark kv bucket edit travel --replicas 2 --data ./cluster\n" +
 			"  tidemark kv bucket edit travel --flush off --data ./cluster", Args: exactArgs("BUCKET"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -143,9 +144,9 @@ vbuckets and the name stay as they were made.`,
 		}}
 	f.add(cmd)
 	fl := cmd.Flags()
-	fl.IntVar(&replicas, "replicas", 0, "replicas of each vbucket, 0 to 3; too few nodes keep as many as "+
-		"they can (default: as it is)")
-	fl.StringVar(&flush, "flush", "", "whether it can be flushed: on or off (default: as it is)")
+	fl.IntVar(&replicas, "replicas", 0, "replicas of each vbucket, 0 to 3; with too few nodes, as many as "+
+		"possible (default: unchanged)")
+	fl.StringVar(&flush, "flush", "", "whether the bucket can be flushed: on or off (default: unchanged)")
 	complete(cmd, "flush", fixed("on", "off"))
 	fl.BoolVar(&noWait, "no-wait", false, "do not wait until the replicas are made or removed")
 	return cmd
@@ -155,9 +156,10 @@ func kvBucketDrop(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
 	var yes bool
 	cmd := &cobra.Command{Use: "drop BUCKET", Short: "Drop a bucket with all of its documents",
-		Long: `Drops a bucket on all nodes, which have to answer: its connections end, its files are removed. Its indexes go
-into state error and say BUCKET_GONE. There is no way back: one that is made again under the name is another one, of
-which BUILD INDEX makes the indexes anew. A bucket that nodes are started with stays dropped.`,
+		Long: `Drops a bucket on all nodes, which must all answer: its connections are closed and its files removed. Its
+indexes enter the state error with the reason BUCKET_GONE. This cannot be undone: a bucket that is made again under the
+same name is another bucket, for which BUILD INDEX builds the indexes anew. A bucket of the nodes' --buckets stays
+dropped, too.`,
 		Example: "  tidemark kv bucket drop travel --yes --data ./cluster", Args: exactArgs("BUCKET"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a, err := f.open()

@@ -30,15 +30,16 @@ type kvAdminFlags struct {
 func (f *kvAdminFlags) add(cmd *cobra.Command) {
 	addOutput(cmd.Flags(), &f.output)
 	complete(cmd, "output", fixed(formats...))
-	cmd.Flags().StringVar(&f.admin, "admin", "", "admin addresses of KV nodes, host:port,…; with --tls-ca, or https:// "+
-		"before them, inside TLS")
-	cmd.Flags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, for addresses and credentials")
+	cmd.Flags().StringVar(&f.admin, "admin", "", "admin addresses of KV nodes, host:port,…; with TLS if --tls-ca is "+
+		"given, "+
+		"or for addresses that begin with https://")
+	cmd.Flags().StringVar(&f.data, "data", "", "data `FOLDER` of a running tidemark up, for its addresses and credentials")
 	cmd.Flags().StringVar(&f.user, "kv-user", "", "user")
 	cmd.Flags().StringVar(&f.passwordFile, "kv-password-file", "", "file with the password")
 	cmd.Flags().StringVar(&f.password, "kv-password", "", "password (better: TIDEMARK_KV_PASSWORD or a file)")
 	cmd.Flags().StringVar(&f.files.CA, "tls-ca", "", "PEM `FILE` with the CAs of the nodes' certificates: addresses "+
 		"without a scheme are then https")
-	cmd.Flags().StringVar(&f.files.Cert, "tls-cert", "", "PEM `FILE` with a certificate to show, instead of --kv-user "+
+	cmd.Flags().StringVar(&f.files.Cert, "tls-cert", "", "PEM `FILE` with a certificate to present, instead of --kv-user "+
 		"for commands that change nothing")
 	cmd.Flags().StringVar(&f.files.Key, "tls-key", "", "PEM `FILE` with its key")
 }
@@ -202,12 +203,12 @@ func kvFailover(s Streams) *cobra.Command {
 	var lose bool
 	cmd := &cobra.Command{Use: "failover NODE…", Short: "Take KV nodes out of the cluster and promote the replicas of " +
 		"their vbuckets",
-		Long: `Takes nodes out of the cluster and promotes the replicas of their vbuckets. A node that still answers hands its
-vbuckets over first. Without --lose it is refused as soon as something that is known to have been written would be lost.
-With --lose the best replicas are promoted as they are: their vbuckets begin new branches, and whoever has read beyond
-them is told to roll back.
+		Long: `Takes nodes out of the cluster and promotes the replicas of their vbuckets. A node that still answers transfers
+its vbuckets first. Without --lose the failover is refused if writes that are known to have been made would be lost.
+With --lose the best replicas are promoted as they are: their vbuckets begin new branches, and consumers that have read
+beyond them must roll back.
 
-All other members must answer. A node that was failed over and comes back learns it before it serves.`,
+All other members must answer. A node that was failed over learns this before it serves again.`,
 		Example: "  tidemark kv failover kv2 --data ./cluster\n  tidemark kv failover kv2 --lose --data ./cluster",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -247,9 +248,9 @@ func kvFlush(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
 	var yes bool
 	cmd := &cobra.Command{Use: "flush BUCKET", Short: "Delete all documents of a bucket at once",
-		Long: `Makes each vbucket of the bucket anew, as a Couchbase cluster does when a bucket is flushed: its sequence
-numbers begin at 0, on a new branch. The indexes of the bucket are rolled back to nothing and follow by themselves.
-There is no way back. A node that reads its documents after a start is waited for, for a minute at most.`,
+		Long: `Deletes all documents of the bucket by making each of its vbuckets anew, as a Couchbase cluster does: sequence
+numbers begin at 0, on a new branch. The indexes of the bucket are rolled back to empty automatically. This cannot be
+undone. The command waits up to a minute for a node that is still reading its documents after a start.`,
 		Example: "  tidemark kv flush world --yes --data ./cluster", Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usage("%s needs one BUCKET", cmd.CommandPath())
@@ -289,10 +290,10 @@ func kvRebalance(s Streams) *cobra.Command {
 	var stop, noWait bool
 	cmd := &cobra.Command{Use: "rebalance", Short: "Add or remove KV nodes and spread the vbuckets evenly, while " +
 		"traffic runs", Args: noArgs,
-		Long: `Changes who is a member and moves vbuckets so that they are spread evenly; without --add and --remove it only
-spreads them (also the replicas that a failover left missing). A new node is started with tidemark kv --join. The move
-goes on by itself when this command is interrupted, or a node is killed and comes back; until it is done the same
-command again shows how far it is.`,
+		Long: `Adds and removes members and moves vbuckets so that they are spread evenly. Without --add and --remove it only
+spreads them, and makes the replicas that a failover left missing. Start a new node with tidemark kv --join. The
+rebalance continues without this command, and after the restart of a killed node; until it has ended, the same command
+shows its progress.`,
 		Example: "  tidemark kv rebalance --data ./cluster --add kv4=127.0.0.1:11310=127.0.0.1:11311\n  tidemark kv " +
 			"rebalance --data ./cluster --remove kv1",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -325,7 +326,7 @@ command again shows how far it is.`,
 	cmd.Flags().StringSliceVar(&add, "add", nil, "a node to add: id=memcached=admin[=memcached-tls]")
 	cmd.Flags().StringSliceVar(&remove, "remove", nil, "id of a node to remove")
 	cmd.Flags().BoolVar(&stop, "stop", false, "end the running rebalance; moved vbuckets stay where they are")
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait for the end")
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until the rebalance has ended")
 	return cmd
 }
 

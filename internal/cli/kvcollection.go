@@ -58,9 +58,9 @@ func kvCollectionList(s Streams) *cobra.Command {
 func kvCollectionChange(s Streams, drop bool) *cobra.Command {
 	f := &kvAdminFlags{}
 	yes := !drop
-	cmd := &cobra.Command{Use: "create BUCKET SCOPE[.COLLECTION]", Short: "Create a scope, or a collection in one",
-		Long: `Makes a scope, or a collection in a scope that there is. All nodes have to answer. A Couchbase cluster is told
-through its own tools.`,
+	cmd := &cobra.Command{Use: "create BUCKET SCOPE[.COLLECTION]", Short: "Create a scope, or a collection in a scope",
+		Long: `Makes a scope, or a collection in an existing scope. All nodes must answer. For a Couchbase cluster, use its
+own tools.`,
 		Example: "  tidemark kv collection create world inventory --data ./cluster\n  tidemark kv collection create world " +
 			"inventory.airline --data ./cluster", Args: exactArgs("BUCKET", "SCOPE[.COLLECTION]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -83,8 +83,9 @@ through its own tools.`,
 	f.add(cmd)
 	if drop {
 		cmd.Use, cmd.Short = "drop BUCKET SCOPE[.COLLECTION]", "Drop a scope or a collection with all of its documents"
-		cmd.Long = `Drops a collection, or a scope with all collections in it, and their documents at once. Indexes on them go
-into state error and say COLLECTION_GONE. There is no way back: one that is made again under the name is another one.`
+		cmd.Long = `Drops a collection, or a scope with all its collections, and immediately all documents in it. Indexes on
+it enter the state error with the reason COLLECTION_GONE. This cannot be undone: a collection that is made again under
+the same name is another collection.`
 		cmd.Example = "  tidemark kv collection drop world inventory.airline --yes --data ./cluster"
 		cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	}

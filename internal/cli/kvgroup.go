@@ -50,9 +50,9 @@ func kvGroupSet() *cobra.Command {
 	f := &kvAdminFlags{}
 	var roles, description string
 	cmd := &cobra.Command{Use: "set GROUP", Short: "Make a group of users of the embedded KV, or change its roles",
-		Long: `Makes a group, or changes what is named of one that there is: its roles, all of them, or its description. Users
-that are in it (tidemark kv user set --groups) have its roles beside their own. A new group needs --roles. All nodes
-have to answer; they judge by it at once. The roles are those of tidemark kv user set.`,
+		Long: `Makes a group, or changes an existing one: --roles replaces all its roles, --description its description; what
+is not given stays. Its members (tidemark kv user set --groups) have its roles in addition to their own. A new group
+needs --roles. All nodes must answer and apply the change immediately. tidemark kv user set lists the roles.`,
 		Example: "  tidemark kv group set readers --roles 'data_reader[world],data_reader[travel:inventory]' " +
 			"--data ./cluster",
 		Args: exactArgs("GROUP"),
@@ -78,7 +78,7 @@ have to answer; they judge by it at once. The roles are those of tidemark kv use
 			return a.ChangeGroup(cmd.Context(), change)
 		}}
 	f.add(cmd)
-	cmd.Flags().StringVar(&roles, "roles", "", "roles, with commas between them, instead of all that the group has; '': "+
+	cmd.Flags().StringVar(&roles, "roles", "", "roles, separated by commas, which replace all roles of the group; '': "+
 		"none")
 	cmd.Flags().StringVar(&description, "description", "", "description of the group")
 	return cmd
@@ -89,7 +89,7 @@ func kvGroupRemove(s Streams) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{Use: "remove GROUP", Aliases: []string{"rm"},
 		Short: "Remove a group of users of the embedded KV",
-		Long: `Removes a group. Its users stay, and have only their own roles and those of other groups. All nodes have to
+		Long: `Removes a group. Its users remain, with their own roles and those of their other groups. All nodes must
 answer.`,
 		Example: "  tidemark kv group remove readers --yes --data ./cluster", Args: exactArgs("GROUP"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -50,14 +50,14 @@ func kvUserSet() *cobra.Command {
 	f := &kvAdminFlags{}
 	var roles, groups, name, passwordFile string
 	cmd := &cobra.Command{Use: "set USER", Short: "Make a user of the embedded KV, or change its roles or password",
-		Long: `Makes a user, or changes what is named of one that there is: its roles, all of them, the groups that it is in,
-all of them, its password, its full name. A new user needs --roles or --groups, and --new-password-file. All nodes
-have to answer; they judge by it at once: what connections may do is looked at with each request, and streams whose
-user has lost the right to them end. Another password ends no connection. Nodes keep no password, but what it can be
-checked by.
+		Long: `Makes a user, or changes an existing one: --roles and --groups replace all its roles and groups,
+--new-password-file and --name its password and full name; what is not given stays. A new user needs --roles or
+--groups, and --new-password-file. All nodes must answer and apply the change immediately: permissions are checked with
+each request, and streams that the user may no longer read end. A new password closes no connection. Nodes do not store
+passwords, only data to check them with.
 
-Roles, by the names of Couchbase, with the bucket or * for all; those to read, to write and to stream documents also
-with a scope, [BUCKET:SCOPE], or a collection, [BUCKET:SCOPE:COLLECTION]:
+Roles have the names of Couchbase, with a bucket or * for all buckets. Roles to read, write and stream documents also
+take a scope, [BUCKET:SCOPE], or a collection, [BUCKET:SCOPE:COLLECTION]:
 ` + rolesHelp(),
 		Example: "  tidemark kv user set index --roles 'data_dcp_reader[world],data_monitoring[world]' --new-password-file " +
 			"./index --data ./cluster\n  tidemark kv user set index --roles 'data_dcp_reader[*]' --data ./cluster\n" +
@@ -95,12 +95,12 @@ with a scope, [BUCKET:SCOPE], or a collection, [BUCKET:SCOPE:COLLECTION]:
 			return a.ChangeUser(cmd.Context(), change, password)
 		}}
 	f.add(cmd)
-	cmd.Flags().StringVar(&roles, "roles", "", "roles, with commas between them, instead of all that the user has; '': "+
+	cmd.Flags().StringVar(&roles, "roles", "", "roles, separated by commas, which replace all roles of the user; '': "+
 		"none")
-	cmd.Flags().StringVar(&groups, "groups", "", "groups that there are, with commas between them, instead of all that "+
-		"the user is in; '': none")
+	cmd.Flags().StringVar(&groups, "groups", "", "existing groups, separated by commas, which replace all groups of "+
+		"the user; '': none")
 	cmd.Flags().StringVar(&passwordFile, "new-password-file", "", "`FILE` with the user's new password")
-	cmd.Flags().StringVar(&name, "name", "", "full name, for people")
+	cmd.Flags().StringVar(&name, "name", "", "full name of the user")
 	return cmd
 }
 
@@ -131,8 +131,7 @@ func kvUserRemove(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
 	var yes bool
 	cmd := &cobra.Command{Use: "remove USER", Aliases: []string{"rm"}, Short: "Remove a user of the embedded KV",
-		Long: `Removes a user. Its connections stay, and may do nothing any more; its streams end. All nodes have to
-answer.`,
+		Long:    `Removes a user. Its connections stay open without any permission; its streams end. All nodes must answer.`,
 		Example: "  tidemark kv user remove index --yes --data ./cluster", Args: exactArgs("USER"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a, err := f.open()

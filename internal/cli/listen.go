@@ -34,8 +34,8 @@ type listenFlags struct {
 
 func (f *listenFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	hostVar(fl, &f.host, "listen", fmt.Sprintf("`HOST` on which all %d ports are, instead of an address for each: "+
-		"the first free ones from %d on, which the data folder remembers", indexerPorts, firstIndexerPort))
+	hostVar(fl, &f.host, "listen", fmt.Sprintf("`HOST` for all %d ports, instead of an address for each: the first "+
+		"free ports from %d on, which are stored in the data folder", indexerPorts, firstIndexerPort))
 	fl.IntVar(&f.first, "port", 0, fmt.Sprintf("with --listen, the first of the %d ports", indexerPorts))
 }
 

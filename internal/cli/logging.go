@@ -25,10 +25,10 @@ func clusterLogging(s Streams, f *serverFlags) *cobra.Command {
 	set := &levelFlags{}
 	cmd := &cobra.Command{Use: "logging NODE [LEVEL]", Short: "Show or change how much a running node logs",
 		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: f.loggers(),
-		Long: `Shows how much a manager, projector or indexer logs, by component; with a LEVEL (trace, debug, info, warn,
-error or off) that changes, until the process ends or for the time that --for says. Without --component it is the level
-of all components that have none of their own. "reset" as LEVEL: a component logs as what it is part of again, and
-without --component everything as the process began.`,
+		Long: `Shows the log level of each component of a manager, projector or indexer. A LEVEL (trace, debug, info, warn,
+error or off) changes it until the process ends, or for the duration of --for. Without --component the level applies to
+all components that have no level of their own. The LEVEL reset resets a component to the level of the component that it
+is part of, and without --component the whole process to the levels with which it started.`,
 		Example: "  tidemark cluster logging m1\n  tidemark cluster logging m1 debug --component manager.raft --for 10m\n" +
 			"  tidemark cluster logging m1 reset",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -45,7 +45,7 @@ without --component everything as the process began.`,
 			})
 		}}
 	set.add(cmd, "manager.raft")
-	cmd.Flags().StringVar(&role, "role", "", "manager, projector or indexer, if nodes of several roles have the name")
+	cmd.Flags().StringVar(&role, "role", "", "manager, projector or indexer, if nodes of several roles have this name")
 	complete(cmd, "role", fixed("manager", "projector", "indexer"))
 	return cmd
 }
@@ -74,7 +74,7 @@ type levelFlags struct {
 }
 
 func (f *levelFlags) add(cmd *cobra.Command, example string) {
-	cmd.Flags().StringVar(&f.component, "component", "", "the component whose level is changed, as "+example)
+	cmd.Flags().StringVar(&f.component, "component", "", "the component whose level is changed, like "+example)
 	cmd.Flags().DurationVar(&f.span, "for", 0, "time after which the level is reset automatically, at most 24h "+
 		"(default: never)")
 }
@@ -98,8 +98,8 @@ func kvLogging(s Streams) *cobra.Command {
 	f, set := &kvAdminFlags{}, &levelFlags{}
 	cmd := &cobra.Command{Use: "logging NODE [LEVEL]", Short: "Show or change how much a running KV node logs",
 		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: noFiles,
-		Long: `Shows how much a node of the embedded KV logs, by component; with a LEVEL (trace, debug, info, warn, error
-or off) that changes, until the process ends or for the time that --for says, as with "tidemark cluster logging" for
+		Long: `Shows the log level of each component of a node of the embedded KV. A LEVEL (trace, debug, info, warn, error,
+off or reset) changes it until the process ends, or for the duration of --for, as "tidemark cluster logging" does for
 the other roles.`,
 		Example: "  tidemark kv logging kv1 --data ./cluster\n" +
 			"  tidemark kv logging kv1 debug --component kv.memcached --for 10m --data ./cluster\n" +

@@ -22,9 +22,9 @@ import (
 func clusterJoin(s Streams, f *serverFlags) *cobra.Command {
 	return &cobra.Command{Use: "join ADDRESS", Short: "Add a waiting manager to the cluster", Args: exactArgs("ADDRESS"),
 		ValidArgsFunction: noFiles,
-		Long: `Adds the manager that listens for REST at ADDRESS and belongs to no cluster yet (started with an empty folder
-and --bootstrap-expect 0) to the cluster of --server. It gets its vote when it has caught up and stayed for some
-seconds. A manager that is started with --join asks for this by itself.`,
+		Long: `Adds the manager whose REST address is ADDRESS to the cluster of --server. The manager must belong to no
+cluster yet: start it with an empty folder and --bootstrap-expect 0. It becomes a voter when it has caught up and has
+been healthy for some seconds. A manager that is started with --join does not need this command.`,
 		Example: "  tidemark cluster join 10.0.0.4:9520 --server 10.0.0.1:9520",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -63,12 +63,12 @@ func yesFlag(cmd *cobra.Command, means string) func() string {
 func clusterLeave(s Streams, f *serverFlags) *cobra.Command {
 	cmd := &cobra.Command{Use: "leave", Short: "Remove a manager from its cluster cleanly", Args: noArgs,
 		ValidArgsFunction: noFiles,
-		Long: `The manager of --server (one address) leaves its cluster for good: it hands leadership on when it has it, is
-removed from the voters, and ends. Its folder holds nothing that the cluster needs. TIDEMARK_SERVER does not stand for
---server here.`,
+		Long: `Removes the manager of --server (one address) from its cluster permanently: a leader transfers leadership
+first; then the manager is removed from the voters and its process ends. The cluster needs nothing of its folder.
+--server must be given here; TIDEMARK_SERVER does not replace it.`,
 		Annotations: map[string]string{typedServer: "yes"}, Example: "  tidemark cluster leave --server 10.0.0.4:9520"}
-	yes := yesFlag(cmd, "if a majority of the remaining managers would be missing, first remove as few as necessary of "+
-		"those that do not answer")
+	yes := yesFlag(cmd, "if a majority of the remaining managers would not answer, first remove as few of these as "+
+		"necessary")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if len(f.server) != 1 {
 			return usage("cluster leave needs --server with the manager that leaves; TIDEMARK_SERVER is not used here")
@@ -130,24 +130,29 @@ func clusterRemove(s Streams, f *serverFlags) *cobra.Command {
 	var force, dry, sure bool
 	cmd := &cobra.Command{Use: "remove NODE", Short: "Remove a manager, projector or indexer permanently",
 		Args: exactArgs("NODE"), ValidArgsFunction: f.members(),
-		Long: `Removes a node for good, by its name (or a manager's server id, an indexer's uuid).
+		Long: `Removes a node permanently, by its name (or by a manager's server id, or an indexer's uuid).
 
-A manager is taken off the voters; a leader hands leadership on first. It is refused where fewer voters than a majority
-would be left alive: bring those back that do not answer, or remove them first (--yes-lose-data does). Where a majority
-is lost already nothing can be removed; cluster recover goes on with one survivor. A projector is forgotten; its KV
-node's vbuckets are streamed by another one of that node, or by nobody. An indexer's copies are placed on other living
-indexers, a piece at a time, and filled from KV; it is refused while it lives, and when it has the only copies of
-something (--force: those indexes cannot be scanned until they are filled). Once begun, that is not taken back; the
-command waits for its end. Its folder is never accepted again; delete it.`,
+Manager: a leader transfers leadership first; then the manager is removed from the voters. The removal is refused if
+fewer voters than a majority would be left alive: bring the voters that do not answer back, or remove them first
+(--yes-lose-data does so). If a majority is already lost, nothing can be removed; cluster recover continues with one
+survivor.
+
+Projector: it is unregistered. Another projector of its KV node takes over the vbuckets; without one they are not
+streamed.
+
+Indexer: its copies are placed on other living indexers step by step, and filled from KV. The removal is refused while
+the indexer is alive, and if it has the only copies of a slice (with --force those indexes cannot be scanned until the
+new copies are filled). A removal that has begun cannot be cancelled; the command waits for its end. Its folder is never
+accepted again; delete it.`,
 		Example: "  tidemark cluster remove m2\n  tidemark cluster remove i3 --dry-run\n  tidemark cluster remove i3 --force"}
 	fl := cmd.Flags()
-	fl.StringVar(&role, "role", "", "manager, projector or indexer, if NODE is the name of several")
+	fl.StringVar(&role, "role", "", "manager, projector or indexer, if nodes of several roles have this name")
 	fl.BoolVar(&force, "force", false, "also a running projector or indexer, or an indexer that has the only copies "+
 		"of a slice")
 	fl.BoolVar(&dry, "dry-run", false, "only report the consequences of removing an indexer")
 	fl.BoolVar(&sure, "yes", false, "do not ask on a terminal")
-	yes := yesFlag(cmd, "if a majority of the remaining managers would be missing, first remove as few as necessary of "+
-		"those that do not answer")
+	yes := yesFlag(cmd, "if a majority of the remaining managers would not answer, first remove as few of these as "+
+		"necessary")
 	complete(cmd, "role", fixed(kindManager, kindProjector, kindIndexer))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := ask(cmd.Context(), s, dry || sure, "remove "+args[0]+" from the cluster permanently"); err != nil {
@@ -263,23 +268,23 @@ func clusterRecover(s Streams) *cobra.Command {
 	cmd := &cobra.Command{Use: "recover", Short: "Continue with one manager after the permanent loss of a majority " +
 		"(offline)",
 		Args: noArgs, ValidArgsFunction: noFiles,
-		Long: `Offline, on the one manager that survived (stop it first), when a majority of the managers and their folders
-are lost for ever. It makes this manager the only voter of its cluster.
+		Long: `Makes one surviving manager the only voter of its cluster, when a majority of the managers and their folders
+are lost permanently. It works offline: stop the manager first.
 
-What it does: everything in this manager's log becomes the truth, also entries at its end that no majority ever had and
-that nobody was told of as done. What it gives up: everything that only the lost managers had, acknowledged writes among
-it if this one was behind. The lost managers may never come back into the cluster: delete their folders. The epoch of
-the cluster rises, so that projectors and indexers refuse any of them that speaks again.
+All entries of this manager's log become committed, including entries at its end that no majority had and that were
+never acknowledged. Entries that only the lost managers had are lost, among them acknowledged writes if this manager was
+behind. The lost managers must never rejoin the cluster: delete their folders. The epoch of the cluster rises, so that
+projectors and indexers refuse commands of a lost manager that starts again.
 
-Without --yes-lose-data it only shows what it would do. Of several survivors take the one with the highest "log up to".
-Then start the manager as before, and others with empty folders and --join.
+Without --yes-lose-data the command only shows what it would do. Of several survivors choose the one with the highest
+"log up to". Afterwards start this manager as before, and further managers with empty folders and --join.
 
 --reset-limits also sets every limit (cluster limits) to its default.`,
 		Example: "  tidemark cluster recover --data /var/lib/tidemark/m1\n  tidemark cluster recover --data " +
 			"/var/lib/tidemark/m1 --yes-lose-data"}
 	cmd.Flags().StringVar(&dir, "data", "", "data `FOLDER` of the manager that survived")
 	reset := cmd.Flags().Bool("reset-limits", false, "set all limits to their defaults")
-	yes := yesFlag(cmd, "do it")
+	yes := yesFlag(cmd, "recover; without it, only show what would be done")
 	addOutput(cmd.Flags(), &as)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if dir == "" {

@@ -81,19 +81,19 @@ func newNode(s Streams) *cobra.Command {
 	f := &nodeFlags{quota: byteSize(indexer.DefaultMemoryQuota)}
 	cmd := &cobra.Command{Use: "node", Short: "Run the roles of one machine: a manager, an indexer, a projector",
 		Args: noArgs,
-		Long: `Runs the roles of one machine as children of one process: an indexer, a manager if --nodes names this node,
-and a projector if --kv names a KV node. A child that ends is started again, after a second and then with growing
-pauses; a stop stops all of them, and none is left when this process is killed. All log to standard error.
+		Long: `Runs the roles of one machine as child processes: an indexer, a manager if --nodes names this node, and a
+projector if --kv names a KV node. A child that ends is restarted after a second, later with growing pauses. Stopping
+this process stops all children, and no child survives if it is killed. All processes log to standard error.
 
---nodes is the same on every machine, so that one configuration file serves all of them: NAME=HOST of each node that
-has a manager, as n1=10.0.0.1,n2=10.0.0.2,n3=10.0.0.3 (HOST:PORT where --port is another). A new cluster is made when
-all of them answer and are empty; else this node joins. A node that is not named has no manager, and belongs to the
-cluster of those that are.
+--nodes has the same value on every machine, so that one configuration file serves all of them: NAME=HOST for each node
+with a manager, like n1=10.0.0.1,n2=10.0.0.2,n3=10.0.0.3 (HOST:PORT if its --port differs). If all these nodes answer
+and are empty, they make a new cluster; otherwise this node joins the existing one. A node that is not in the list has
+no manager and belongs to the cluster of the listed nodes.
 
-Ports, from --port on: REST, Raft, readiness, projector, indexer, scan, maintenance, backfill, catchup; one is spare.
-GET /readyz at the third says whether all roles can serve, and what is in the way. Data are in folders of --data.
-Certificates are those of a folder that tidemark cert cluster has made. What else a role takes stands in its section
-of the configuration file, or in the environment.`,
+Ports, from --port on: REST, Raft, readiness, projector, indexer, scan, maintenance, backfill, catchup, and one spare.
+GET /readyz at the third port reports whether all roles can serve, and otherwise why not. Each role has a folder below
+--data. --certs-dir is a folder that tidemark cert cluster has made. Further settings of a role come from its section of
+the configuration file, or from the environment.`,
 		Example: "  tidemark node\n  tidemark node --config /etc/tidemark/tidemark.yaml\n  tidemark node --id n1 --nodes " +
 			"n1=10.0.0.1,n2=10.0.0.2,n3=10.0.0.3 --certs-dir ./certs/n1 --data /var/lib/tidemark",
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) { // replaces the root's
@@ -103,17 +103,17 @@ of the configuration file, or in the environment.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, s) }}
 	fl := cmd.Flags()
 	fl.StringVar(&f.id, "id", "", "name of this node, and of its roles (default: that of its certificates, else n1)")
-	fl.StringVar(&f.data, "data", "/var/lib/tidemark", "data folder; each role has one below it")
-	hostVar(fl, &f.listen, "listen", "`HOST` to listen on (default: this node's of --nodes, else 127.0.0.1)")
-	hostVar(fl, &f.advertise, "advertise", "`HOST` at which others reach this node (default: its own of --nodes, "+
+	fl.StringVar(&f.data, "data", "/var/lib/tidemark", "data folder; each role has a folder below it")
+	hostVar(fl, &f.listen, "listen", "`HOST` to listen on (default: its host in --nodes, else 127.0.0.1)")
+	hostVar(fl, &f.advertise, "advertise", "`HOST` at which others reach this node (default: its host in --nodes, "+
 		"else --listen)")
 	fl.IntVar(&f.port, "port", localcluster.FirstREST, fmt.Sprintf("the first of %d ports", nodePorts))
 	fl.StringSliceVar(&f.nodes, "nodes", nil, "the nodes with a manager, the same list on each: NAME=HOST[:PORT],… "+
-		"(default: this one alone)")
+		"(default: only this node)")
 	fl.StringVar(&f.certs, "certs-dir", "", "`FOLDER` with this node's certificates; see tidemark cert cluster")
 	fl.StringVar(&f.kv, "kv", "", "the KV node of this machine, whose vbuckets a projector streams; empty: no projector")
 	fl.StringVar(&f.kvUser, "kv-user", "", "user of the KV store")
-	fl.StringVar(&f.kvPassword, "kv-password-file", "", "file with the password; read at each connection")
+	fl.StringVar(&f.kvPassword, "kv-password-file", "", "file with the password; read again for each connection")
 	fl.Var(&f.quota, "memory-quota", "memory of the indexer: a `SIZE` like 512MiB (the minimum), 4GiB, or bytes")
 	fl.BoolVar(&f.insecure, "insecure", false, "listen beyond loopback without TLS")
 	addCommon(cmd, &f.logs)

@@ -102,7 +102,7 @@ func addOutput(fl *pflag.FlagSet, f *format) {
 	if *f == "" {
 		*f = formatTable
 	}
-	fl.VarP(f, "output", "o", "table, json, jsonl (one line for each thing), yaml or csv (lists and scans)")
+	fl.VarP(f, "output", "o", "table, json, jsonl (one line per object), yaml or csv (lists and scans)")
 }
 
 // counted returns a number with its noun.
@@ -191,7 +191,8 @@ func noColor() bool { return os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") ==
 
 // watchFlag adds --watch, whose interval is optional.
 func watchFlag(fl *pflag.FlagSet, every *time.Duration) {
-	fl.DurationVar(every, "watch", 0, "show it again `EVERY` so often whenever it has changed, until Ctrl-C")
+	fl.DurationVar(every, "watch", 0, "look for changes at this interval, `EVERY`, and print again when there are any, "+
+		"until Ctrl-C")
 	fl.Lookup("watch").NoOptDefVal = "1s"
 }
 

@@ -45,12 +45,13 @@ func projectorState(s Streams) *cobra.Command {
 	var vbuckets bool
 	cmd := &cobra.Command{Use: "state [ID ...]", Short: "Show what projectors stream: buckets and vbuckets, topics and " +
 		"their queues, faults",
-		Long: `Asks a manager where the projectors are, and each of them (or those that are named) for its state. With --admin
-projectors are asked directly, without any manager. STREAMS are vbuckets that run and those that it has, BEHIND the
-seqnos that have come since the last whole snapshot, HELD the bytes that KV has sent and that are not worked off, of how
-many KV may send; QUEUE is the fill of the fullest queue. With --output json everything, under the names of GET
-/v1/state. One that does not answer is listed with the reason; it is an error when none does. With TLS the certificate
-must be one of a node or of an administrator.`,
+		Long: `Gets the addresses of the projectors from a manager, and asks all of them, or those with the given IDs, for
+their state. With --admin, projectors are asked directly, without a manager. STREAMS is the number of vbuckets that are
+streamed, and of those that the projector has; BEHIND the number of seqnos received since the last complete snapshot;
+HELD the bytes that KV has sent and that are not processed yet, and how many KV may send; QUEUE how full the fullest
+queue is. --output json prints everything, with the field names of GET /v1/state. A projector that does not answer is
+listed with the reason; if none answers, the command fails. With TLS, use a certificate of a node or of an
+administrator.`,
 		Example: "  tidemark projector state --data ./cluster\n  tidemark projector state p1 --vbuckets\n  tidemark " +
 			"projector state --admin 10.0.0.4:9530 --output json",
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -35,8 +35,8 @@ type planFlags struct{ req v1.RebalanceRequest }
 
 func (p *planFlags) add(cmd *cobra.Command, f *serverFlags) {
 	fl := cmd.Flags()
-	fl.StringSliceVar(&p.req.Remove, "remove", nil, "indexers to empty, which get no copies from now on")
-	fl.StringSliceVar(&p.req.Keep, "keep", nil, "indexers that were to be emptied and are to be used again")
+	fl.StringSliceVar(&p.req.Remove, "remove", nil, "indexers to empty; they get no new copies from now on")
+	fl.StringSliceVar(&p.req.Keep, "keep", nil, "indexers that were marked as to be emptied, to use them again")
 	fl.IntVar(&p.req.Sends, "sends", 1, "copies that one indexer sends at a time")
 	fl.IntVar(&p.req.Receives, "receives", 1, "copies that one indexer receives at a time")
 	complete(cmd, "remove", f.nodes())
@@ -46,10 +46,9 @@ func (p *planFlags) add(cmd *cobra.Command, f *serverFlags) {
 func rebalancePlan(s Streams, f *serverFlags) *cobra.Command {
 	p := &planFlags{}
 	cmd := &cobra.Command{Use: "plan", Short: "Show what would move, and why", Args: noArgs, ValidArgsFunction: noFiles,
-		Long: `Shows the fewest moves after which each indexer has its share by its capacity, replicas of a slice lie on
-different indexers and in different zones as far as possible, and those of --remove, and those that do not answer now,
-hold nothing. Nothing is done.
---output json prints what "rebalance run --plan FILE" takes.`,
+		Long: `Shows the smallest set of moves after which each indexer has its share by its capacity, replicas of a slice
+are on different indexers and as far as possible in different zones, and indexers of --remove, or that do not answer
+now, hold nothing. Nothing is changed. --output json prints a plan for "rebalance run --plan FILE".`,
 		Example: "  tidemark rebalance plan\n  tidemark rebalance plan --remove i2 --output json > plan.json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -116,14 +115,14 @@ func rebalanceRun(s Streams, f *serverFlags) *cobra.Command {
 	var file string
 	var wait bool
 	cmd := &cobra.Command{Use: "run", Short: "Run a rebalance", Args: noArgs, ValidArgsFunction: noFiles,
-		Long: `Plans and begins, or begins what was planned before (--plan FILE; refused when the placement has moved on
-since). Scans, writes and DDL go on meanwhile: the old copy of a slice serves until the new one is whole. One rebalance
-at a time. --wait shows progress until it is over, and is exit code 1 when some step could not be taken.`,
+		Long: `Plans and starts a rebalance, or starts the plan of --plan FILE, which is refused if the placement has changed
+since. Scans, writes and DDL continue meanwhile: the old copy of a slice serves until the new copy is whole. Only one
+rebalance can run at a time. --wait shows the progress until the end; the exit code is then 1 if a step failed.`,
 		Example: "  tidemark rebalance run --wait --timeout 1h\n  tidemark rebalance run --remove i2 --wait\n  tidemark " +
 			"rebalance run --plan plan.json"}
 	fl := cmd.Flags()
 	fl.StringVar(&file, "plan", "", "run this plan: a `FILE` with the output of rebalance plan --output json")
-	fl.BoolVar(&wait, "wait", false, "wait until it is over, at most for --timeout")
+	fl.BoolVar(&wait, "wait", false, "wait until the rebalance has ended, at most for --timeout")
 	p.add(cmd, f)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if file != "" {
@@ -328,8 +327,8 @@ func printMoves(t *tabwriter.Writer, names map[index.NodeID]string, moves []v1.R
 func rebalanceCancel(s Streams, f *serverFlags) *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{Use: "cancel ID", Short: "End a rebalance as soon as it can", ValidArgsFunction: noFiles,
-		Long: `Slices that have moved stay where they are, those that are moving stay where they were. Indexers of --remove
-stay marked; "rebalance run --keep" takes that back.`,
+		Long: `Ends a running rebalance. Slices that have moved stay at their new place; slices that are moving stay at the
+old one. Indexers of --remove stay marked as to be emptied; "rebalance run --keep" undoes that.`,
 		Example: "  tidemark rebalance cancel 3",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := rebalanceArg(cmd, args)
@@ -353,7 +352,7 @@ stay marked; "rebalance run --keep" takes that back.`,
 					v1.RebalanceList{Rebalances: []v1.RebalanceInfo{r}})
 			})
 		}}
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is over, at most for --timeout")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the rebalance has ended, at most for --timeout")
 	return cmd
 }
 
@@ -363,10 +362,10 @@ const rateDefault = "default"
 func rebalanceRate(s Streams, f *serverFlags) *cobra.Command {
 	return &cobra.Command{Use: "rate [BYTES|" + rateDefault + "]", ValidArgsFunction: noFiles,
 		Short: "Show or change the transfer rate of files of slices",
-		Long: `Shows, or sets, how many bytes of files a second each indexer sends to others, at least 1MiB. It holds within a
-second, also for what is being sent, outlives restarts, and goes before "tidemark indexer --transfer-rate";
-` + rateDefault + `: that one. An indexer with --transfer-rate 0 sends nothing all the same. It is the limit
-transfer_rate of "cluster limits".`,
+		Long: `Shows or sets how many bytes of files each indexer sends to others per second, at least 1MiB. A change takes
+effect within a second, also for files that are being sent, and survives restarts. It overrides "tidemark indexer
+--transfer-rate", except 0: such an indexer still sends no files. ` + rateDefault + ` restores the rates of that flag.
+The rate is the limit transfer_rate of "cluster limits".`,
 		Example: "  tidemark rebalance rate\n  tidemark rebalance rate 16MiB\n  tidemark rebalance rate " + rateDefault,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {

@@ -21,7 +21,7 @@ type insteadFlags struct{ print, dryRun bool }
 func (i *insteadFlags) add(fl *pflag.FlagSet) {
 	fl.BoolVar(&i.dryRun, "dry-run", false, "only report what the cluster would do, where copies would be placed and the "+
 		"cost")
-	fl.BoolVar(&i.print, "print", false, "check the text only, without a cluster, and print the statements that it would "+
+	fl.BoolVar(&i.print, "print", false, "only check the text, without a cluster, and print the statements that would be "+
 		"run")
 }
 

@@ -33,9 +33,9 @@ func newManager(s Streams) *cobra.Command {
 	var tlsF tlsFlags
 	spoil := func() error { return nil }
 	cmd := &cobra.Command{Use: "manager", Short: "Run an IndexManager", Args: noArgs,
-		Long: `Runs one IndexManager: a Raft node with the StateContext and the REST interface. Start the same command on each
-node, with its own --id, --data and addresses, and the same --bootstrap-expect and --join. One more for a cluster that
-exists: an empty --data and --join only.`,
+		Long: `Runs one IndexManager: a Raft node with the StateContext and the REST interface. For a new cluster, start it on
+each node with its own --id, --data and addresses, and the same --bootstrap-expect and --join. To add a manager to an
+existing cluster, start it with an empty --data and --join, without --bootstrap-expect.`,
 		Example: "  tidemark manager --id m1 --data /var/lib/tidemark --rest 10.0.0.1:9520 --raft 10.0.0.1:9521 \\\n    " +
 			"--bootstrap-expect 3 --join 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -94,28 +94,30 @@ exists: an empty --data and --join only.`,
 	fl.StringVar(&cfg.RaftAdvertise, "raft-advertise", "", "host:port at which others reach --raft, if it differs")
 	fl.StringVar(&adminFile, "initial-admin-password-file", "", "`FILE` with the password of the user admin, added when "+
 		"the cluster has no users")
-	fl.IntVar(&cfg.BootstrapExpect, "bootstrap-expect", 0, "number of managers of a new cluster; 0 joins the cluster of "+
-		"--join, or without --join waits for cluster join (default 1 without --join)")
+	fl.IntVar(&cfg.BootstrapExpect, "bootstrap-expect", 0, "number of managers of a new cluster; 0: join the cluster of "+
+		"--join, or without --join wait for cluster join (default 1 without --join)")
 	fl.StringSliceVar(&cfg.Join, "join", nil, "REST addresses of all managers")
 	fl.DurationVar(&cfg.Heartbeat, "heartbeat", 300*time.Millisecond, "Raft heartbeat, election and lease time")
 	fl.DurationVar(&cfg.RepairAfter, "repair-after", manager.DefaultRepairAfter,
 		"how long an indexer may be offline before its copies are rebuilt on others; below 0: never rebuild")
 	fl.Var(&above, "split-above", "bytes per slice above which its index is split automatically, like 64GiB; 0: never")
 	fl.Int64Var(&cfg.SplitAboveRate, "split-above-rate", 0, "entries written to and read from a slice per "+
-		"second above which its index is split automatically; 0: any number")
+		"second above which its index is split automatically; 0: never")
 	fl.DurationVar(&cfg.SplitAfter, "split-after", manager.DefaultSplitAfter, "how long a slice must be above "+
 		"--split-above or --split-above-rate; an index is not split for six times as long after it was created or split")
 	fl.StringVar(&source, "stability-source", stability.Sync.String(), "source of the stability timestamps of buckets "+
 		"without a setting of their own: sync or heartbeat")
 	complete(cmd, "stability-source", fixed("sync", "heartbeat"))
-	fl.StringVar(&cfg.Audit.Name, "audit-log", "", "`FILE` that gets a line of JSON for each write and each request "+
-		"that was refused because of its sender; empty: none")
-	fl.IntVar(&cfg.Audit.Size, "audit-log-size", manager.DefaultAuditSize, "MiB after which a new file of the audit log "+
-		"begins; the full one is named by the time")
-	fl.IntVar(&cfg.Audit.Files, "audit-log-files", manager.DefaultAuditFiles, "how many full files of the audit log are "+
-		"kept")
-	fl.Uint64Var(&cfg.MinFree, "min-free-bytes", 32<<20, "with less free space than this under --data, transfer "+
-		"leadership and report not ready; 0: never")
+	fl.StringVar(&cfg.Audit.Name, "audit-log", "", "`FILE` to which a line of JSON is written for each write, and for "+
+		"each request that the sender was not allowed to make; empty: none")
+	fl.IntVar(&cfg.Audit.Size, "audit-log-size", manager.DefaultAuditSize, "size in MiB at which a new file of the "+
+		"audit log "+
+		"begins; the full file gets the time as part of its name")
+	fl.IntVar(&cfg.Audit.Files, "audit-log-files", manager.DefaultAuditFiles, "number of full files of the audit log "+
+		"that "+
+		"are kept")
+	fl.Uint64Var(&cfg.MinFree, "min-free-bytes", 32<<20, "with less free space than this in the file system of --data, "+
+		"transfer leadership and report not ready; 0: never")
 	tlsF.add(cmd)
 	spoil = managerFailpoints(fl, &cfg)
 	addCommon(cmd, &logs)
@@ -294,23 +296,23 @@ func newProjector(s Streams) *cobra.Command {
 	fl.StringSliceVar(&managers, "managers", nil, "REST addresses of the managers")
 	fl.StringVar(&cfg.Admin, "admin", "127.0.0.1:9530", "listen here for commands")
 	hostVar(fl, &cfg.Advertise, "advertise", "`HOST` at which others reach --admin, if it differs; the port is the same")
-	fl.StringVar(&cfg.KV, "kv", "127.0.0.1:11210", "the KV node whose vbuckets it streams, host:port or "+
-		"couchbase[s]://host; not a list, and not the name of a whole cluster; or http[s]://host, that node's cluster "+
-		"manager, which reports the node's address. With --kv-all any nodes of a cluster, as for SDKs")
-	fl.BoolVar(&all, "kv-all", false, "serve every node of the cluster that --kv names, each by a projector of its own "+
-		"in this process, as in the cluster's map: nodes that join are added, nodes that leave are removed")
-	fl.StringVar(&share, "vbuckets", "", "stream only these of the node's vbuckets, like 0-511,700; for several "+
-		"projectors at one node")
+	fl.StringVar(&cfg.KV, "kv", "127.0.0.1:11210", "the one KV node whose vbuckets it streams: host:port or "+
+		"couchbase[s]://host (no list, and no DNS name of a whole cluster), or http[s]://host, the cluster manager of that "+
+		"node, which reports the node's address. With --kv-all: any nodes of a cluster, as for SDKs")
+	fl.BoolVar(&all, "kv-all", false, "serve every node in the map of the cluster of --kv, each by a projector of its "+
+		"own in this process: nodes that join are added, nodes that leave are removed")
+	fl.StringVar(&share, "vbuckets", "", "stream only these vbuckets of the node, like 0-511,700, if several "+
+		"projectors serve one node")
 	fl.IntVar(&cfg.Connections, "indexer-connections", router.DefaultConnections,
-		fmt.Sprintf("data connections to each indexer for each bucket and kind of stream, 1 to %d; a vbucket's data use "+
-			"one of them", router.MaxConnections))
+		fmt.Sprintf("data connections to each indexer for each bucket and kind of stream, 1 to %d; the data of a "+
+			"vbucket use one of them", router.MaxConnections))
 	fl.StringVar(&cfg.User, "kv-user", "", "user of the KV store; none if --kv-tls-cert identifies it")
-	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password; read at each connection")
+	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password; read again for each connection")
 	fl.StringVar((*string)(&cfg.Feed), "feed", string(projector.FeedNative),
 		"how DCP is consumed: native, or gocbcore (Couchbase's client)")
 	fl.StringVar((*string)(&cfg.Throttle), "throttle", string(projector.ThrottleAll),
-		"a slow indexer delays: all indexers, or, with smart, none while at most half are slow (its data is dropped and it "+
-			"catches up)")
+		"all: a slow indexer delays all indexers; smart: it delays none while at most half of them are slow (its data is "+
+			"dropped, and it catches up later)")
 	complete(cmd, "throttle", fixed("all", "smart"))
 	kvTLS.add(cmd)
 	networkFlag(fl, &cfg.KVNetwork)
@@ -361,7 +363,7 @@ func newIndexer(s Streams) *cobra.Command {
 			return runIndexer(cmd.Context(), cfg, &listen)
 		}}
 	fl := cmd.Flags()
-	fl.StringVar(&cfg.Name, "id", "i1", "name of this indexer; with --listen its first advertised address unless given")
+	fl.StringVar(&cfg.Name, "id", "i1", "name of this indexer; with --listen the default is its first advertised address")
 	fl.StringVar(&cfg.Dir, "data", "", "data folder")
 	fl.StringSliceVar(&managers, "managers", nil, "REST addresses of the managers")
 	fl.StringVar(&cfg.Admin, "admin", "127.0.0.1:9540", "listen here for commands")
@@ -383,20 +385,21 @@ func newIndexer(s Streams) *cobra.Command {
 	fl.IntVar(&cfg.KeepCheckpoints, "checkpoints", storage.DefaultKeepCheckpoints,
 		"minimum number of checkpoints that each slice keeps; see --replica-lag")
 	fl.DurationVar(&cfg.ReplicaLag, "replica-lag", indexer.DefaultReplicaLag,
-		"how long KV's replicas may lag: enough checkpoints are kept to have one older than that; 0: --checkpoints alone")
+		"how long KV's replicas may lag: enough checkpoints are kept to have one older than this; 0: only --checkpoints "+
+			"counts")
 	fl.Int64Var(&cfg.CatchupRate, "catchup-rate", 0, "events a second that are accepted from catchup streams, so that "+
 		"recovery leaves capacity for other work (at least 1000); 0: 10,000 per processor; below 0: no limit")
 	cfg.TransferRate = indexer.DefaultTransferRate
-	fl.Var((*byteRate)(&cfg.TransferRate), "transfer-rate", "new slices are filled with files of indexers that have "+
-		"them, sent at this many bytes a second: a `SIZE` like 16MiB (at least 1MiB; below 0: no limit); 0: only from KV, "+
-		"and no files are sent")
+	fl.Var((*byteRate)(&cfg.TransferRate), "transfer-rate", "bytes a second at which this indexer sends files of its "+
+		"slices to indexers that get a copy: a `SIZE` like 16MiB (at least 1MiB; below 0: no limit); 0: it sends no files, "+
+		"and fills its own new slices only from KV")
 	fl.Int64Var(&cfg.AuditRate, "audit-rate", verify.DefaultAuditRate, "rows and documents a second at which this "+
 		"indexer's slices are continuously compared with the KV data, so that wrong ones are found and streamed again (at "+
 		"least 100); below 0: never")
 	fl.DurationVar(&cfg.AuditEvery, "audit-every", verify.DefaultAuditEvery,
-		"pause between two such rounds over all slices")
-	fl.DurationVar(&cfg.SlowScan, "slow-scan", scanserver.DefaultSlow, "scans that take longer are remembered with what "+
-		"they waited for (tidemark scan slow), the newest 256; below 0: none")
+		"pause between two rounds of --audit-rate over all slices")
+	fl.DurationVar(&cfg.SlowScan, "slow-scan", scanserver.DefaultSlow, "scans that take longer are recorded with what "+
+		"they waited for, the newest 256 (tidemark scan slow); below 0: none")
 	fl.StringVar(&cfg.Catchup, "catchup", "127.0.0.1:9544", "listen here for catchup streams")
 	fl.Var(&quota, "memory-quota", "memory for queues, cache, unwritten data and scans: a `SIZE` like 512MiB "+
 		"(the minimum), 4GiB, or bytes")
@@ -424,7 +427,7 @@ func (f *kvTLSFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.BoolVar(&f.files.Enabled, "kv-tls", false, "TLS to KV, also without --kv-tls-ca: then the system's CAs are trusted")
 	fl.StringVar(&f.files.CA, "kv-tls-ca", "", "PEM `FILE` with the CAs that KV's certificates are checked against")
-	fl.StringVar(&f.files.Cert, "kv-tls-cert", "", "PEM `FILE` with a certificate to show to KV")
+	fl.StringVar(&f.files.Cert, "kv-tls-cert", "", "PEM `FILE` with a certificate to present to KV")
 	fl.StringVar(&f.files.Key, "kv-tls-key", "", "PEM `FILE` with its key")
 	fl.BoolVar(&f.files.SkipVerify, "kv-tls-skip-verify", false, "TLS to KV without checking its certificate: anyone on "+
 		"the path can read and change all data")

@@ -327,13 +327,15 @@ type serverFlags struct {
 func (f *serverFlags) add(cmd *cobra.Command, s Streams) {
 	f.streams = s
 	f.who.add(cmd.PersistentFlags())
-	cmd.PersistentFlags().StringSliceVar(&f.server, "server", nil, "managers, as host:port or URL, any of them (default "+
-		"127.0.0.1:9520)")
-	cmd.PersistentFlags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, to find its managers and "+
+	cmd.PersistentFlags().StringSliceVar(&f.server, "server", nil, "some managers of the cluster, as host:port or URL "+
+		"(default 127.0.0.1:9520)")
+	cmd.PersistentFlags().StringVar(&f.data, "data", "", "data `FOLDER` of a running tidemark up, to find its managers "+
+		"and "+
 		"credentials")
-	cmd.PersistentFlags().String("context", "", "`NAME` of a cluster; see tidemark context add (default: the present "+
-		"one; - for none)")
-	cmd.PersistentFlags().DurationVar(&f.timeout, "timeout", 60*time.Second, "how long to try, including a build")
+	cmd.PersistentFlags().String("context", "", "`NAME` of a stored cluster; see tidemark context add (default: the "+
+		"current context; -: none)")
+	cmd.PersistentFlags().DurationVar(&f.timeout, "timeout", 60*time.Second, "how long to try, including the time of a "+
+		"build")
 	addOutput(cmd.PersistentFlags(), &f.output)
 	complete(cmd, "server", f.servers)
 	complete(cmd, "context", contextNames)

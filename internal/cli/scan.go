@@ -32,42 +32,43 @@ type scanFlags struct {
 }
 
 func (sf *scanFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&sf.equal, "equal", "", `JSON array: entries that begin with these values, as '["FR"]'`)
+	cmd.Flags().StringVar(&sf.equal, "equal", "", `JSON array: entries that begin with these values, like '["FR"]'`)
 	cmd.Flags().StringVar(&sf.low, "low", "", "JSON array: lower bound")
 	cmd.Flags().StringVar(&sf.high, "high", "", "JSON array: upper bound")
 	cmd.Flags().StringVar(&sf.inclusion, "inclusion", "both", "which bounds belong to the range: both, low, high or "+
 		"neither")
 	cmd.Flags().StringArrayVar(&sf.ranges, "range", nil,
-		`a range as a JSON object, '{"low":["FR"],"high":["FR"],"inclusion":"both"}', each of them optional; `+
-			"repeat for more: a row in several comes once")
-	cmd.Flags().StringVar(&sf.consistency, "consistency", "any", "any (newest stability timestamp), session (all that "+
-		"KV has now) or at_plus (all up to the tokens)")
-	cmd.Flags().StringArrayVar(&sf.tokens, "token", nil, "a `TOKEN` as kv set and kv delete print it: the scan shows "+
+		`a range as a JSON object, '{"low":["FR"],"high":["FR"],"inclusion":"both"}', with all members optional; `+
+			"repeat for more: a row in several ranges is returned once")
+	cmd.Flags().StringVar(&sf.consistency, "consistency", "any", "any (newest stability timestamp), session "+
+		"(everything that KV has now) or at_plus (everything up to the tokens)")
+	cmd.Flags().StringArrayVar(&sf.tokens, "token", nil, "a `TOKEN` that kv set or kv delete printed: the scan shows "+
 		"that write (at_plus); repeat for more")
 	cmd.Flags().StringVar(&sf.vectors, "scan-vector", "",
 		`tokens as SDKs of Couchbase write them, '{"BUCKET":{"68":[73,"93034431042923"]}}': vbucket, seqno, vbuuid (at_plus)`)
-	cmd.Flags().IntVar(&sf.limit, "limit", 0, "most rows, 0 for all")
+	cmd.Flags().IntVar(&sf.limit, "limit", 0, "maximum number of rows; 0: all")
 	cmd.Flags().IntVar(&sf.offset, "offset", 0, "number of rows to skip")
-	cmd.Flags().BoolVar(&sf.distinct, "distinct", false, "one row of those with the same key, or with the same --project")
-	cmd.Flags().StringVar(&sf.project, "project", "", "JSON array: the components of the key that rows have, from 0, as "+
-		"'[0]'; '[]' for none")
+	cmd.Flags().BoolVar(&sf.distinct, "distinct", false, "return one of the rows with the same key, or the same --project")
+	cmd.Flags().StringVar(&sf.project, "project", "", "JSON array: the components of the key to return, from 0, like "+
+		"'[0]'; '[]': none")
 	cmd.Flags().StringArrayVar(&sf.where, "where", nil, `a condition on one component of the key as a JSON object, `+
 		`'{"component":1,"equal":"GB"}', '{"component":1,"in":["GB","FR"]}' or '{"component":1,"low":10,"high":20,`+
-		`"inclusion":"low"}'; repeat for others: rows meet all of them`)
-	cmd.Flags().BoolVar(&sf.reverse, "reverse", false, "from the end of the index to its start")
+		`"inclusion":"low"}'; repeat for more: rows must meet all of them`)
+	cmd.Flags().BoolVar(&sf.reverse, "reverse", false, "scan from the end of the index to its start")
 	cmd.Flags().BoolVar(&sf.timestamp, "timestamp", false, "print the vector of the scan's timestamp to standard error")
 	cmd.Flags().BoolVar(&sf.explain, "explain", false, "print to standard error how the scan ran: what it waited "+
 		"for, and which indexer read which slices")
 	cmd.Flags().StringVar(&sf.stability, "stability", "scan", "scan (all rows of one timestamp), none (each 10,000 rows "+
-		"of the newest), or query (one timestamp, kept for --at)")
+		"of the newest timestamp), or query (one timestamp, kept for --at)")
 	cmd.Flags().StringVar(&sf.at, "at", "", "`ID` of the timestamp of an earlier scan with --stability query: show the "+
 		"same state")
-	cmd.Flags().StringVar(&sf.session, "session-token", "", "`TOKEN` that an earlier scan or count printed: show nothing "+
-		"older than that; print the next token to standard error ('new': only print)")
+	cmd.Flags().StringVar(&sf.session, "session-token", "", "`TOKEN` that an earlier scan or count printed: show no "+
+		"older "+
+		"state, and print the next token to standard error ('new': only print one)")
 	if cmd.Name() == "scan" {
 		sf.groups.add(cmd)
-		cmd.Flags().BoolVar(&sf.pages, "pages", false, "print a cursor after the --limit rows, for the next page of the "+
-			"same state")
+		cmd.Flags().BoolVar(&sf.pages, "pages", false, "after --limit rows, print a cursor for the next page of the same "+
+			"state")
 		cmd.Flags().StringVar(&sf.cursor, "cursor", "", "`CURSOR` of the previous page: scan the next page, of the same "+
 			"state")
 		cmd.Flags().BoolVar(&sf.newer, "newer", false, "continue after --cursor in the newest state")
@@ -220,7 +221,7 @@ func (sf *scanFlags) given() (names []string) {
 	return names
 }
 
-// strictJSON parses one JSON value; an unknown field is an error, and so is one that is there twice.
+// strictJSON parses one JSON value; an unknown field is an error, and so is one that occurs twice.
 func strictJSON(text string, to any) error {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.DisallowUnknownFields()

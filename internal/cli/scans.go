@@ -40,7 +40,7 @@ func newScan(s Streams) *cobra.Command {
 }
 
 func scansLimit(cmd *cobra.Command, limit *int) {
-	cmd.Flags().IntVar(limit, "limit", 200, "most scans, 1 to 1000")
+	cmd.Flags().IntVar(limit, "limit", 200, "maximum number of scans, 1 to 1000")
 }
 
 func scanList(s Streams, f *serverFlags) *cobra.Command {
@@ -48,9 +48,10 @@ func scanList(s Streams, f *serverFlags) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"},
 		Short: "List running scans and counts, longest first", Args: noArgs, ValidArgsFunction: noFiles,
-		Long: `Asks all indexers at once. STATE is opening, while copies of the slices are asked until they have the
-timestamp and their first rows; waiting, for a stability timestamp that is new enough; reading; or sending, while the
-client, or the way to it, takes nothing. An indexer that gives no answer within 2 s is named.`,
+		Long: `Lists the running scans and counts of all indexers. STATE is opening while the scan waits for copies of the
+slices to have its timestamp and their first rows; waiting while it waits for a stability timestamp that is new enough;
+reading; or sending while the client or the network accepts no data. An indexer that does not answer within 2 s is
+named.`,
 		Example: "  tidemark scan list\n  tidemark scan list --watch=1s",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return repeat(cmd.Context(), s, every, func(ctx context.Context, w io.Writer) error {
@@ -74,9 +75,8 @@ func scanSlow(s Streams, f *serverFlags) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{Use: "slow", Short: "List slow scans and counts, newest first", Args: noArgs,
 		ValidArgsFunction: noFiles,
-		Long: `Each indexer remembers the newest 256 scans that it has coordinated and that took longer than its
---slow-scan says, since its process began. The times are how long a scan has been in each state, as "scan list" has
-them.`,
+		Long: `Lists the slow scans of all indexers. Each indexer records the newest 256 scans that it has coordinated since
+its start and that took longer than its --slow-scan. The times show how long a scan was in each state of "scan list".`,
 		Example: "  tidemark scan slow --limit 10\n  tidemark scan slow --output jsonl",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -104,11 +104,12 @@ const (
 
 func scanSlowFrom(s Streams, f *serverFlags) *cobra.Command {
 	return &cobra.Command{Use: "slow-from [DURATION]",
-		Short: "Show or change the duration from which scans count as slow, on all indexers", Args: cobra.MaximumNArgs(1),
+		Short: "Show or change the duration from which scans are recorded as slow, on all " +
+			"indexers", Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: noFiles,
-		Long: `Without DURATION shows from when on each indexer remembers a scan as slow. A DURATION, at most 1h, changes
-that on all of them until their processes end; "none" remembers none, "reset" is what each began with (--slow-scan).
-Role admin is needed for that.`,
+		Long: `Without an argument, shows the duration from which each indexer records a scan as slow. A DURATION, at most 1h,
+changes it on all indexers until their processes end; "none" records no scans; "reset" restores each indexer's
+--slow-scan. A change needs the role admin.`,
 		Example: "  tidemark scan slow-from\n  tidemark scan slow-from 100ms\n  tidemark scan slow-from reset",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -167,10 +168,11 @@ func tableSlowFrom(t io.Writer, all []v1.SlowFrom) {
 }
 
 func scanCancel(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "cancel ID", Short: "End a scan; its client gets an error",
+	return &cobra.Command{Use: "cancel ID", Short: "Cancel a running scan; its client gets an error",
 		Args: exactArgs("ID"), ValidArgsFunction: noFiles,
-		Long: `Ends a scan that "scan list" shows. Its client is told SCAN_CANCELLED and who has ended it; one that takes
-nothing at the moment as soon as it does, after 30 s at the latest. Role ddl is needed.`,
+		Long: `Ends a scan that "scan list" shows. Its client gets the error SCAN_CANCELLED with the name of the user who
+ended it. The scan of a client that accepts no data ends when the client accepts data again, or after at most 30 s. The
+role ddl is needed.`,
 		Example: "  tidemark scan cancel i1.h9k3x2a0b7",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {

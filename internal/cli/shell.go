@@ -40,20 +40,20 @@ var (
 func newShell(s Streams) *cobra.Command {
 	f := &serverFlags{}
 	var history string
-	cmd := &cobra.Command{Use: "shell", Short: "Statements and commands, one after another",
-		Long: `Reads statements, each up to its semicolon, and the commands of tidemark, without that word, and runs each
-as the command line does:
+	cmd := &cobra.Command{Use: "shell", Short: "Run statements and commands interactively, or from standard input",
+		Long: `Reads statements, each ending with a semicolon, and commands of tidemark without the word tidemark, and runs
+each as the command line does:
 
   CREATE INDEX by_name ON world(name);
   index scan world/by_name --equal '["France"]' --explain
 
-What says which cluster, as whom and how to print is given once, to the shell, and counts for each line that does not
-say otherwise; a password is asked for once. Scans and counts are one session: none shows an older state than one
-before.
+The flags for the cluster, the user and the output format are given once, to the shell; they apply to every line that
+does not override them. A password is asked for once. All scans and counts form one session: none shows an older state
+than the one before.
 
-On a terminal: Tab completes, the arrows and Ctrl-R find earlier lines, Ctrl-C ends what runs or gives the line up, exit
-or Ctrl-D leaves. Lines that begin with a space are not kept. Otherwise lines come from standard input, and the first
-that fails ends it, with its exit code.`,
+On a terminal Tab completes, the arrow keys and Ctrl-R find earlier lines, Ctrl-C cancels the running command or the
+line, and exit or Ctrl-D leaves the shell. Lines that begin with a space are not added to the history. Without a
+terminal, lines are read from standard input, and the first one that fails ends the shell with its exit code.`,
 		Example: `  tidemark shell
   tidemark shell --context prod --output json
   echo 'index list' | tidemark shell --server other:9520`,
@@ -97,7 +97,7 @@ that fails ends it, with its exit code.`,
 		return sh.read(ctx, lines)
 	}
 	f.add(cmd, s)
-	cmd.Flags().StringVar(&history, "history", "", "`FILE` that keeps the lines that were typed, - for none (default "+
+	cmd.Flags().StringVar(&history, "history", "", "`FILE` with the history of typed lines, - for none (default "+
 		"tidemark/history in XDG_STATE_HOME, or ~/.local/state)")
 	return cmd
 }

@@ -23,10 +23,10 @@ func newSQL(s Streams) *cobra.Command {
 	var wait waitFlags
 	var instead insteadFlags
 	cmd := &cobra.Command{Use: "sql [STATEMENT]", Short: "Run DDL statements, from the argument, a file or standard input",
-		Long: `Runs CREATE INDEX, BUILD INDEX, ALTER INDEX and DROP INDEX statements, several separated by semicolons, in
-order; the first that fails ends it and those before it stand. All are parsed before the first one runs, so that a
-mistake in the text changes nothing. Waits until the indexes that it creates or builds are ready. With --dry-run each is
-checked as after those before it.`,
+		Long: `Runs CREATE INDEX, BUILD INDEX, ALTER INDEX and DROP INDEX statements, separated by semicolons, in order. The
+first one that fails ends the command; earlier statements are not undone. All statements are parsed before the first one
+runs, so that a syntax error changes nothing. The command waits until the indexes that it creates or builds are ready.
+With --dry-run each statement is checked as if those before it had run.`,
 		Example: `  tidemark sql 'CREATE INDEX by_name ON world(name)'
   tidemark sql --file indexes.sql --dry-run
   tidemark index list --ddl | tidemark sql --server other:9520`,

@@ -19,12 +19,12 @@ func indexStatistics(s Streams, f *serverFlags) *cobra.Command {
 	var histogram bool
 	cmd := &cobra.Command{Use: "statistics BUCKET/NAME|ID", Short: "Show the distribution of the values of an index's " +
 		"components: distinct values, common values, histograms",
-		Long: `Looks at a sample of the entries, and tells of each component of the key how many entries have no value
-(MISSING) or NULL, about how many different values there are, the least and the greatest one of the sample, and which
-values have most entries. With --histogram also a histogram: bins of about as many entries each. Where the sample is
-the whole index all numbers are exact, and are said to be.
+		Long: `Samples the entries of an index and shows for each component of the key how many entries have no value
+(MISSING) or NULL, the estimated number of distinct values, the smallest and largest value of the sample, and the values
+with the most entries. --histogram adds a histogram with bins of about equal numbers of entries. If the sample is the
+whole index, all numbers are exact and marked as exact.
 
-Of each slice at most 4096 entries are looked at. Nothing is kept: each call looks anew.`,
+At most 4096 entries of each slice are sampled. Nothing is stored: each call takes a new sample.`,
 		Example: `  tidemark index statistics world/airports_by_country
   tidemark index statistics world/airports_by_country --histogram --bins 8
   tidemark index statistics world/airports_by_country --output json`,
@@ -42,7 +42,7 @@ Of each slice at most 4096 entries are looked at. Nothing is kept: each call loo
 				return show(s.Out, f.output, st, st.Components, func(t *tabwriter.Writer) { tableStatistics(t, &st, histogram) })
 			})
 		}}
-	cmd.Flags().BoolVar(&histogram, "histogram", false, "show the histograms, too")
+	cmd.Flags().BoolVar(&histogram, "histogram", false, "also show histograms")
 	cmd.Flags().IntVar(&req.Bins, "bins", 0, "`NUMBER` of bins of a histogram, at most 256 (default 32)")
 	cmd.Flags().IntVar(&req.Sample, "sample", 0, "`NUMBER` of entries to sample, at most 262144 (default 32768)")
 	return cmd

@@ -16,13 +16,14 @@ import (
 )
 
 func indexStats(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "stats [BUCKET/NAME|ID ...]", Short: "Figures of indexes and indexers: entries, backlog, " +
+	return &cobra.Command{Use: "stats [BUCKET/NAME|ID ...]", Short: "Show figures of indexes and indexers: entries, " +
+		"backlog, " +
 		"sizes, scans, memory, errors",
-		Long: `Shows the figures of indexes, of all or of those that are named, and of indexers. PENDING are changes that KV
-has and that have not come to the copy that lacks most, QUEUED those that have come and that no scan sees yet. DATA is
-what is no garbage, DISK the files of all copies, FRAG the share of garbage in them (estimated). REQUESTS, ROWS and
-LATENCY are of scans since the indexers' processes began. With --output json all of it, under the names of GET
-/v1/stats.`,
+		Long: `Shows figures of all indexes, or of the given ones, and of indexers. PENDING is the number of changes in KV
+that have not reached the index's copy that lacks most, QUEUED the number of changes that have arrived and that no scan
+sees yet. DATA is the live data, DISK the files of all copies, FRAG the estimated share of garbage in them. REQUESTS,
+ROWS and LATENCY are those of scans since the start of the indexers' processes. --output json prints all figures, with
+the field names of GET /v1/stats.`,
 		Example:           "  tidemark index stats\n  tidemark index stats world/places_by_name --output json",
 		ValidArgsFunction: f.indexes(true),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -118,7 +119,7 @@ func faultCount(f *v1.IndexFaults) string {
 func faultText(f *v1.IndexFaults) string {
 	text := fmt.Sprintf("%d by a failing expression, %d by a key that is too long", f.Expression, f.TooLong)
 	if f.Incomplete {
-		text += "; a projector or indexer has more such indexes than it tells of, and of this one it tells nothing"
+		text += "; a projector or indexer has more such indexes than it reports, and does not report this one"
 	}
 	if s := f.Sample; s != nil {
 		text += fmt.Sprintf("; one is %q (vbucket %d, seqno %d): %s", s.DocID, s.VBucket, s.Seqno, s.Error)

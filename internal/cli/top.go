@@ -48,12 +48,12 @@ func newTop(s Streams) *cobra.Command {
 	f := &serverFlags{}
 	var every time.Duration
 	var once bool
-	cmd := &cobra.Command{Use: "top", Short: "The cluster, live: managers, projectors, indexers, buckets, indexes",
+	cmd := &cobra.Command{Use: "top", Short: "Show the cluster live: managers, projectors, indexers, buckets, indexes",
 		Args: noArgs, ValidArgsFunction: noFiles,
-		Long: `Shows the cluster again and again until Ctrl-C: in place on a terminal, else one block for each interval; with
---output json or jsonl one JSON line for each. Rates are over the interval. What does not answer is told, and asked
-again. On a terminal q ends it, s sorts the indexes, / shows those with a text in their names, the arrows scroll, and ?
-shows the keys; lines end at its edge.`,
+		Long: `Shows the cluster until Ctrl-C, once every --interval: in place on a terminal, otherwise as one block after the
+other, or with --output json or jsonl as one line of JSON each. Rates are averages over the interval. Components that do
+not answer are named, and asked again. On a terminal q quits, s changes the order of the indexes, / filters them by a
+part of their names, the arrow keys scroll, and ? lists the keys; long lines are cut off at its edge.`,
 		Example: "  tidemark top\n  tidemark top --once --interval 500ms\n  tidemark top --output json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := noCSV(f.output); err != nil {
@@ -65,8 +65,8 @@ shows the keys; lines end at its edge.`,
 			return runTop(cmd.Context(), s, f, every, once)
 		}}
 	f.add(cmd, s)
-	cmd.Flags().DurationVar(&every, "interval", 2*time.Second, "time between two looks")
-	cmd.Flags().BoolVar(&once, "once", false, "two looks, one block, then the end")
+	cmd.Flags().DurationVar(&every, "interval", 2*time.Second, "time between two updates")
+	cmd.Flags().BoolVar(&once, "once", false, "print one block, with rates over one interval, and end")
 	return cmd
 }
 

@@ -26,7 +26,7 @@ import (
 
 func newTopic(s Streams) *cobra.Command {
 	f := &serverFlags{}
-	cmd := &cobra.Command{Use: "topic", Short: "Subscribe to KeyVersions: what indexers are told of each document",
+	cmd := &cobra.Command{Use: "topic", Short: "Subscribe to KeyVersions: what indexers receive for each document",
 		Args: noArgs}
 	f.add(cmd, s)
 	if t := cmd.PersistentFlags().Lookup("timeout"); t != nil {
@@ -43,15 +43,15 @@ func topicTail(s Streams, f *serverFlags) *cobra.Command {
 	var syncs, insecure bool
 	cmd := &cobra.Command{Use: "tail BUCKET [INDEX...]", Short: "Print the KeyVersions of indexes, from the first " +
 		"document on",
-		Long: `Subscribes to the KeyVersions of the named indexes (ids or names; none: all) at every projector, and prints a
-JSON line for each: first those of all documents that there are, then what changes, in order within each vbucket, until
-Ctrl-C, --timeout or --count. Where KV goes back, as after a failover, a line of kind Rollback says that what was
-printed of the vbucket above its seqno is void; --count does not count it.
+		Long: `Subscribes to the KeyVersions of the given indexes (ids or names; without any, of all indexes) at every
+projector, and prints a JSON line for each KeyVersion: first those of all existing documents, then every change, in
+order within each vbucket, until Ctrl-C, --timeout or --count. If KV rolls back, for example in a failover, a line of
+kind Rollback declares invalid what was printed of that vbucket above its seqno; --count does not count such lines.
 
-Projectors connect to --listen: with others than those of tidemark up, give an address that they reach. With TLS
-managers are asked as the user of --user, --token-file or --tls-cert, and projectors want a certificate of role indexer
-(--subscriber-cert; tidemark cert node); --data of a tidemark up --tls has both. Programs subscribe with the Go package
-client/topic, or by docs/protocol.md.`,
+Projectors connect to --listen: give an address that they can reach, unless they belong to tidemark up. With TLS,
+managers authenticate the user of --user, --token-file or --tls-cert, and projectors require a certificate of role
+indexer (--subscriber-cert; tidemark cert node); with --data of a tidemark up --tls both are found. Programs subscribe
+with the Go package client/topic, or as docs/protocol.md describes.`,
 		Example: "  tidemark topic tail world --data ./cluster\n  tidemark topic tail world airports_by_country " +
 			"--count 10\n  tidemark topic tail world --server m1:9520 --tls-ca ca.pem --token-file token " +
 			"--subscriber-cert audit.pem --subscriber-key audit-key.pem",
@@ -108,15 +108,15 @@ client/topic, or by docs/protocol.md.`,
 			}
 			return err
 		}}
-	cmd.Flags().Uint64Var(&count, "count", 0, "end after so many lines")
+	cmd.Flags().Uint64Var(&count, "count", 0, "end after this many lines")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "listen here for the data streams")
 	cmd.Flags().BoolVar(&insecure, "insecure", false, "listen beyond loopback without TLS")
 	cmd.Flags().StringVar(&subscriber.Cert, "subscriber-cert", "", "PEM `FILE` with a certificate of role indexer, for "+
 		"projectors (default --tls-cert)")
 	cmd.Flags().StringVar(&subscriber.Key, "subscriber-key", "", "PEM `FILE` with its key")
-	hostVar(cmd.Flags(), &advertise, "advertise", "`HOST` at which projectors reach --listen, if it is another; the "+
+	hostVar(cmd.Flags(), &advertise, "advertise", "`HOST` at which projectors reach --listen, if it differs; the "+
 		"port is the same")
-	cmd.Flags().BoolVar(&syncs, "sync", false, "print SYNC too: everything of the vbucket up to its seqno has been "+
+	cmd.Flags().BoolVar(&syncs, "sync", false, "also print SYNC: everything of the vbucket up to its seqno has been "+
 		"printed")
 	return cmd
 }

@@ -17,9 +17,9 @@ import (
 func topics() []*cobra.Command {
 	list := []*cobra.Command{
 		{Use: "exit-codes", Short: "What the exit code of a command means", Long: exitCodeText()},
-		{Use: "environment", Short: "Environment variables and where settings come from", Long: environmentText},
-		{Use: "ports", Short: "Which role listens where, by default", Long: portsText(roles(Streams{}))},
-		{Use: "output", Short: "Tables, JSON, and what goes to which stream", Long: outputText},
+		{Use: "environment", Short: "Environment variables, and the order of the sources of settings", Long: environmentText},
+		{Use: "ports", Short: "The default addresses of each role", Long: portsText(roles(Streams{}))},
+		{Use: "output", Short: "Output formats, standard output and standard error", Long: outputText},
 		{Use: "nasty", Short: "Moods of an embedded KV node, for tests", Long: nastyText()},
 		{Use: "tab-completion", Short: "Completion for bash, zsh, fish and PowerShell", Long: shellText},
 	}
@@ -35,18 +35,17 @@ func topics() []*cobra.Command {
 // nastyText describes tidemark kv --nasty.
 func nastyText() string {
 	var b strings.Builder
-	b.WriteString(`tidemark kv --nasty LIST makes a KV node as hard to live with as real engines are, for tests of clients
-and of tidemark itself. LIST is "all", or names with commas between them:
-
+	b.WriteString(`tidemark kv --nasty LIST makes a KV node behave in difficult ways that real engines have, for tests of
+clients and of tidemark itself. LIST is "all", or names separated by commas:
 `)
 	for _, m := range server.MoodList() {
 		fmt.Fprintf(&b, "  %-18s %s\n", m.Name, m.Help)
 	}
 	b.WriteString(`
-These are so always: DCP requests before DCP_OPEN and a second DCP_OPEN close the connection; a second connection of a
-user with the same name closes the first; an unknown key of DCP_CONTROL is answered INVALID_ARGUMENTS; a replica gives
-streams to those who do not ask for active vbuckets only; the last message may pass the end of the flow control
-window.`)
+These behaviours are always on: DCP requests before DCP_OPEN and a second DCP_OPEN close the connection; a second
+DCP connection of a user with the same name closes the first; an unknown key of DCP_CONTROL is answered with
+INVALID_ARGUMENTS; a replica serves streams to consumers that do not request active vbuckets only; the last message may
+exceed the flow control window.`)
 	return b.String()
 }
 
@@ -56,72 +55,72 @@ var exitCodes = []struct {
 	means string
 }{
 	{errcode.ExitOK, "done"},
-	{errcode.ExitFailed, "failed: the statement is wrong, a scan was cut, it was interrupted (Ctrl-C), …"},
-	{errcode.ExitUsage, "wrong use: a flag, an argument, the environment, a configuration file"},
-	{errcode.ExitNotFound, "not found: index, bucket, document"},
-	{errcode.ExitConflict, "conflict: it exists, it is not ready, it has changed, the folder is in use"},
+	{errcode.ExitFailed, "failed: the statement is wrong, a scan was cut off, the command was interrupted (Ctrl-C), …"},
+	{errcode.ExitUsage, "wrong usage: a flag, an argument, the environment, or a configuration file"},
+	{errcode.ExitNotFound, "not found: index, bucket or document"},
+	{errcode.ExitConflict, "conflict: the object exists, is not ready or has changed, or the folder is in use"},
 	{errcode.ExitUnavailable, "no leader, or no answer: try again"},
-	{errcode.ExitTimeout, "not in time, or the outcome is unknown"},
+	{errcode.ExitTimeout, "not finished in time, or the outcome is unknown"},
 	{errcode.ExitRemoved, "manager, indexer, node: permanently removed from the cluster; do not start it again"},
 }
 
 func exitCodeText() string {
 	var b strings.Builder
-	b.WriteString("Every command ends with one of these:\n\n")
+	b.WriteString("Every command ends with one of these codes:\n\n")
 	for _, c := range exitCodes {
 		fmt.Fprintf(&b, "  %d  %s\n", c.code, c.means)
 	}
 	b.WriteString(`
-Codes 5 and 6 may be tried again. Writes are sent with an Idempotency-Key and tried again, on all of --server, for
---timeout; a new run of the command is a new request. Where nobody takes its connections a command ends after 5 s,
-unless --timeout or --wait was given.`)
+After codes 5 and 6 the command can be run again. A command sends writes with an Idempotency-Key and retries them for
+--timeout, on all managers of --server; running the command again is a new request. If no manager accepts connections, a
+command ends after 5 s, unless --timeout or --wait is given.`)
 	return b.String()
 }
 
-const environmentText = `Every flag has an environment variable: --log-level is TIDEMARK_LOG_LEVEL. A value comes from
-the command line, else the environment, else the configuration file (roles and up: --config FILE), else the default;
-tidemark config show ROLE tells which. docs/configuration.md lists every setting.
+const environmentText = `Every flag has an environment variable: that of --log-level is TIDEMARK_LOG_LEVEL. A value is
+taken from the command line, else from the environment, else from the configuration file (roles and up: --config FILE),
+else it is the default; tidemark config show ROLE shows which. docs/configuration.md lists every setting.
 
-  TIDEMARK_SERVER        managers to speak to, host:port, separated by commas
-  TIDEMARK_CONTEXT       a cluster that tidemark context add has named
-  TIDEMARK_CONTEXTS      the file of these names
+  TIDEMARK_SERVER        addresses of managers, host:port, separated by commas
+  TIDEMARK_CONTEXT       name of a cluster that tidemark context add has stored
+  TIDEMARK_CONTEXTS      path of the file with the stored clusters
   TIDEMARK_OUTPUT        table, json, jsonl, yaml or csv
-  TIDEMARK_TIMEOUT       how long a command tries, as 30s
-  TIDEMARK_CONFIG        configuration file of a role or up; up does not hand it to its children
+  TIDEMARK_TIMEOUT       how long a command tries, like 30s
+  TIDEMARK_CONFIG        configuration file of a role or of up; up does not pass it to its children
   TIDEMARK_KV_PASSWORD   password for tidemark kv get, set, delete and load
-  NO_COLOR               no colours and no bars that are drawn over and over
+  NO_COLOR               no colours, and no bars that are redrawn
 
-Which cluster: --server, else --data FOLDER of a running up, else TIDEMARK_SERVER, else the
-cluster of --context, else the present context, else 127.0.0.1:9520. A context that is named on the command line wins
-over the environment.`
+The cluster is that of --server, else of --data FOLDER of a running tidemark up, else of TIDEMARK_SERVER, else of
+--context, else of the current context, else 127.0.0.1:9520. A --context on the command line overrides the
+environment.`
 
 const outputText = `Data goes to standard output; questions, progress, warnings and errors go to standard error.
 
   --output table   for people (default); its columns may change
-  --output json    one value; field names are stable and those of the REST interface (docs/api.md)
-  --output jsonl   one line for each thing: index, statement, setting, process
-  --output yaml    the same as json in YAML; a document for each thing where there may be many (scans, watch, top)
+  --output json    one value; field names are stable: those of the REST interface (docs/api.md)
+  --output jsonl   one line per object: index, statement, setting, process
+  --output yaml    the value of json as YAML; one document per object where there may be many (scans, watch, top)
 
-Ids and vbuuids are strings, since they may pass 2^53; cas, seqnos and counts are numbers. Scans write one JSON row per
-line for json as well, {"key":[…],"id":"…"}, so that a scan of any length needs no memory.
+Ids and vbuuids are strings because they can exceed 2^53; cas, seqnos and counts are numbers. With json, too, scans
+write one row per line, {"key":[…],"id":"…"}, so that a scan of any length needs little memory.
 
-Progress is a bar on a terminal, elsewhere a line for every 10 %. --watch shows a table again whenever it has changed;
-when standard output is no terminal each change is written behind the last one.`
+Progress is a bar on a terminal, otherwise a line for every 10 %. --watch prints a table again whenever it has changed;
+if standard output is not a terminal, each version is written after the last one.`
 
-const shellText = `Completion knows commands, flags, and from the cluster at hand the names of indexes, buckets,
-indexers and managers. The cluster has 0.8 s to answer; when it does not, there are no names.
+const shellText = `Completion offers commands, flags and, from the cluster that the command would use, the names of
+indexes, buckets, indexers and managers. If the cluster does not answer within 0.8 s, no names are offered.
 
   bash        source <(tidemark completion bash)
   zsh         source <(tidemark completion zsh)
   fish        tidemark completion fish | source
   PowerShell  tidemark completion powershell | Out-String | Invoke-Expression
 
-Put the line into the shell's start file. tidemark completion SHELL --help says more.`
+Put the line into the shell's start file; tidemark completion SHELL --help has the details.`
 
 // portsText lists the addresses of roles from their flags.
 func portsText(roles []*cobra.Command) string {
 	var b strings.Builder
-	b.WriteString("Where roles listen unless their flags say otherwise:\n\n")
+	b.WriteString("The addresses on which roles listen by default:\n\n")
 	for _, r := range roles {
 		r.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			if _, port, err := net.SplitHostPort(f.DefValue); err == nil && port != "" && strings.HasPrefix(f.Usage, "listen") {
@@ -130,10 +129,10 @@ func portsText(roles []*cobra.Command) string {
 		})
 	}
 	b.WriteString(`
-tidemark node gives its roles ten ports from --port (9520) on: REST, Raft, readiness, projector, indexer, scan,
-maintenance, backfill, catchup, and one to spare.
-A manager's REST port is the one for people and programs: --server. tidemark up begins with it and takes the next free
-ports for all others (--rest-port says where to begin); it keeps them in its data folder.`)
+tidemark node uses ten ports from --port (9520) on: REST, Raft, readiness, projector, indexer, scan, maintenance,
+backfill, catchup, and one spare.
+Users and programs connect to a manager's REST port (--server). tidemark up uses --rest-port for the first manager and
+the next free ports for everything else, and stores them in its data folder.`)
 	return b.String()
 }
 
@@ -142,18 +141,18 @@ func configurationDoc(roles []*cobra.Command) string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
-For whoever writes unit files, containers or a configuration file: every setting of every role, with its default. Made
-by ` + "`tidemark docs configuration`" + ` from the flags themselves; a test keeps it current.
+Every setting of every role with its default, for unit files, containers and configuration files. Generated by
+` + "`tidemark docs configuration`" + ` from the flags; a test keeps it current.
 
-Each setting of a role has one name in three places: the flag ` + "`--log-level`" + `, the environment variable
-` + "`TIDEMARK_LOG_LEVEL`" + `, the key ` + "`log-level`" + ` of a YAML file that ` + "`--config`" + ` names. The
-first of these that has a value wins: flag, environment, file, default. ` + "`tidemark config show ROLE`" + ` with
-the same flags tells each value and its origin.
+A setting has the same name in three places: the flag ` + "`--log-level`" + `, the environment variable
+` + "`TIDEMARK_LOG_LEVEL`" + `, and the key ` + "`log-level`" + ` in the YAML file of ` + "`--config`" + `. The first
+of these sources that has a value is used: flag, environment, file, default. ` + "`tidemark config show ROLE`" + `
+with the same flags shows each value and its origin.
 
-One file may serve one role or all of a machine. Keys at the top level hold for the role that reads the file; a section,
-which is a role's name with keys below it, holds for that role only and wins over the top level. Lists are YAML lists or
-words separated by commas. An unknown key or section is an error that names the nearest known one, also in the sections
-of other roles; so is a value that does not fit. The file may have at most 1 MiB.
+A file can serve one role or all roles of a machine. Keys at the top level apply to the role that reads the file. A
+section, which is a role's name with keys below it, applies only to that role and overrides the top level. Lists are
+YAML lists, or words separated by commas. An unknown key or section is an error that names the nearest known one, also
+in the sections of other roles; an invalid value is an error, too. The maximum size of a file is 1 MiB.
 
 ` + "```yaml" + `
 log-level: info
@@ -167,7 +166,7 @@ indexer:
   managers: [10.0.0.1:9520, 10.0.0.2:9520, 10.0.0.3:9520]
 ` + "```" + `
 
-Passwords are read from files (` + "`…-password-file`" + `) or the environment; no role takes one on its
+Passwords are read from files (` + "`…-password-file`" + `) or the environment; no role accepts a password on its
 command line, where other users of the machine could see it. ` + "`config show`" + ` prints
 ` + "`" + config.Redacted + "`" + ` for a secret that is set.
 `)
@@ -215,8 +214,8 @@ func cliDoc(root *cobra.Command) string {
 	var b strings.Builder
 	b.WriteString(`# Command line
 
-Every command with its flags and examples. Made by ` + "`tidemark docs cli`" + ` from the commands themselves; a
-test keeps it current. ` + "`tidemark COMMAND --help`" + ` says the same.
+Every command with its flags and examples. Generated by ` + "`tidemark docs cli`" + ` from the commands; a test
+keeps it current. ` + "`tidemark COMMAND --help`" + ` prints the same.
 `)
 	commands, notes := documented(root)
 	b.WriteString("\n| command | does |\n|---|---|\n")
@@ -277,7 +276,8 @@ func newDocs(s Streams) *cobra.Command {
 			_, err := fmt.Fprint(s.Out, configurationDoc(roles(s)))
 			return err
 		}}
-	docs := group("docs", "Print the pages of the documentation that are made from the commands", "  tidemark docs cli",
+	docs := group("docs", "Print the pages of the documentation that are generated from the commands", "  tidemark "+
+		"docs cli",
 		cli, conf)
 	docs.Hidden = true
 	return docs

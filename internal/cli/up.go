@@ -40,27 +40,27 @@ func newUp(s Streams) *cobra.Command {
 	cmd := &cobra.Command{Use: "up", Short: "Run a local cluster: managers, KV nodes with projectors, indexers",
 		Args: noArgs,
 		Long: `Runs a whole cluster as child processes on loopback and stays in the foreground; Ctrl-C ends it cleanly.
-The same command on the same --data folder resumes with everything that was there.`,
+The same command with the same --data folder resumes with all its data.`,
 		Example: "  tidemark up --sample\n  tidemark up --data ./cluster --managers 3 --kv 2 --indexers 3",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), s) }}
 	fl := cmd.Flags()
 	fl.IntVar(&f.cfg.Managers, "managers", 3, "number of managers")
 	fl.IntVar(&f.cfg.KV, "kv", 2, "number of embedded KV nodes, each with a projector")
-	fl.BoolVar(&f.cfg.KVAll, "kv-all", false, "one projector process serves all KV nodes, as they come and go, instead "+
-		"of one beside each")
+	fl.BoolVar(&f.cfg.KVAll, "kv-all", false, "run one projector process for all KV nodes, as they come and go, "+
+		"instead of one beside each")
 	fl.BoolVar(&f.cfg.KVREST, "kv-rest", false, "projectors find their KV nodes by the REST interface of these nodes' "+
 		"cluster managers, as by --kv http://HOST")
 	fl.StringVar(&f.cfg.Feed, "feed", string(projector.FeedNative), "how projectors consume DCP: native, or gocbcore "+
 		"(Couchbase's client)")
 	fl.StringVar(&f.cfg.Throttle, "throttle", string(projector.ThrottleAll),
-		"a slow indexer delays: all indexers, or, with smart, none while at most half are slow (its data is dropped and it "+
-			"catches up)")
+		"all: a slow indexer delays all indexers; smart: it delays none while at most half of them are slow (its data is "+
+			"dropped, and it catches up later)")
 	complete(cmd, "throttle", fixed("all", "smart"))
 	fl.IntVar(&f.cfg.KVReplicas, "kv-replicas", 0, "replicas of each vbucket on the KV nodes, 0 to 3")
 	fl.IntVar(&f.cfg.VBuckets, "vbuckets", 0, fmt.Sprintf("vbuckets of the bucket, a power of two up to 1024; 0: %d, or "+
-		"what the folder has", localcluster.VBuckets))
+		"as many as in the data folder", localcluster.VBuckets))
 	fl.IntVar(&f.cfg.Indexers, "indexers", 3, "number of indexers")
-	fl.Var(&f.quota, "memory-quota", "memory of each indexer: a `SIZE` as 512MiB (the least), 4GiB, or bytes")
+	fl.Var(&f.quota, "memory-quota", "memory of each indexer: a `SIZE` like 512MiB (the minimum), 4GiB, or bytes")
 	fl.StringVar(&f.cfg.Dir, "data", "", "data folder (default: a new temporary one)")
 	fl.StringVar(&f.cfg.Bucket, "bucket", "world", "the bucket that the KV nodes hold")
 	fl.IntVar(&f.cfg.FirstREST, "rest-port", localcluster.FirstREST, "REST port of the first manager, or the next free "+
@@ -71,8 +71,9 @@ The same command on the same --data folder resumes with everything that was ther
 	fl.StringVar(&f.cfg.Nasty, "nasty", "", "habits of real engines for the KV nodes, for tests; see tidemark help nasty")
 	_ = fl.MarkHidden("nasty")
 	upFailpoints(fl, &f.cfg)
-	fl.BoolVar(&f.cfg.TLS, "tls", false, "TLS on every port; KV nodes keep one without, and an admin port; the "+
-		"certificates are made in DIR/certs")
+	fl.BoolVar(&f.cfg.TLS, "tls", false, "TLS on every port; KV nodes also have a memcached port without TLS; the "+
+		"certificates are "+
+		"made in the folder certs of --data")
 	fl.BoolVar(&f.sample, "sample", false, "load the sample data, create the sample indexes and show a scan of each")
 	addOutput(fl, &f.output)
 	complete(cmd, "output", fixed(formats...))

@@ -22,9 +22,9 @@ func asClient(cmd *cobra.Command, f *serverFlags, do func(ctx context.Context, c
 func newUser(s Streams) *cobra.Command {
 	f := &serverFlags{}
 	cmd := &cobra.Command{Use: "user", Short: "Add, list, change and remove users", Args: noArgs,
-		Long: `Users have a role: metrics (the metrics of managers, projectors and indexers, and nothing else), read
-(listings, status, scans too), ddl (changes of indexes too) or admin (everything). Once there is a user, requests
-without credentials are refused. Passwords come from a file, standard input or the terminal.`,
+		Long: `Each user has a role: metrics (only the metrics of managers, projectors and indexers), read (also listings,
+status and scans), ddl (also changes of indexes) or admin (everything). As soon as the cluster has a user, requests
+without credentials are refused. Passwords are read from a file, standard input or the terminal.`,
 		Example: "  tidemark user add alice --role ddl --new-password-file ./alice\n  tidemark user list",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	f.add(cmd, s)
@@ -56,8 +56,9 @@ func userPut(s Streams, f *serverFlags, verb string) *cobra.Command {
 				return err
 			})
 		}}
-	cmd.Flags().StringVar(&file, "new-password-file", "", "`FILE` with the user's password, - for standard input; asked "+
-		"for on a terminal without")
+	cmd.Flags().StringVar(&file, "new-password-file", "", "`FILE` with the user's password, - for standard input "+
+		"(default: "+
+		"ask on the terminal)")
 	if verb == "add" {
 		req.New = true
 		cmd.Short, cmd.Example = "Add a user", "  tidemark user add alice --role ddl --new-password-file ./alice"
@@ -65,8 +66,8 @@ func userPut(s Streams, f *serverFlags, verb string) *cobra.Command {
 	} else {
 		cmd.Short, cmd.Example = "Change a user's password, or role with --role",
 			"  tidemark user passwd alice\n  tidemark user passwd alice --role admin"
-		cmd.Flags().StringVar(&req.Role, "role", "", "metrics, read, ddl or admin instead of a new password, or with "+
-			"--new-password-file beside one")
+		cmd.Flags().StringVar(&req.Role, "role", "", "the new role: metrics, read, ddl or admin; the password stays "+
+			"unless --new-password-file is given")
 	}
 	return cmd
 }
@@ -136,8 +137,8 @@ func userWhoAmI(s Streams, f *serverFlags) *cobra.Command {
 func newToken(s Streams) *cobra.Command {
 	f := &serverFlags{}
 	cmd := &cobra.Command{Use: "token", Short: "Make, list and revoke tokens", Args: noArgs,
-		Long: `A token stands for a user without his password, for programs. Its secret is shown once, when it is made; the
-cluster keeps a hash. It ends when its time is over, when it is revoked, or with its user.`,
+		Long: `A token identifies a user without the password, for programs. Its secret is shown only when it is created; the
+cluster stores a hash. A token is valid until it expires, is revoked, or its user is removed.`,
 		Example: "  tidemark token create alice --expires 720h > alice.token\n  tidemark index list --token-file alice.token",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	f.add(cmd, s)
@@ -168,9 +169,9 @@ func tokenCreate(s Streams, f *serverFlags) *cobra.Command {
 				return err
 			})
 		}}
-	cmd.Flags().StringVar(&req.Role, "role", "", "metrics, read, ddl or admin: at most the user's own, which is the "+
+	cmd.Flags().StringVar(&req.Role, "role", "", "metrics, read, ddl or admin: at most the user's role, which is the "+
 		"default")
-	cmd.Flags().StringVar(&req.Note, "note", "", "what it is for")
+	cmd.Flags().StringVar(&req.Note, "note", "", "purpose of the token")
 	cmd.Flags().DurationVar(&expires, "expires", 90*24*time.Hour, "how long it is valid; 0: for ever")
 	return cmd
 }
@@ -200,7 +201,7 @@ func tokenList(s Streams, f *serverFlags) *cobra.Command {
 }
 
 func tokenRevoke(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "revoke ID", Short: "End a token", Args: exactArgs("ID"), ValidArgsFunction: f.tokens(),
+	return &cobra.Command{Use: "revoke ID", Short: "Revoke a token", Args: exactArgs("ID"), ValidArgsFunction: f.tokens(),
 		Example: "  tidemark token revoke 0f3a9c1b2d4e5f60",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if strings.HasPrefix(args[0], statecontext.TokenPrefix) {

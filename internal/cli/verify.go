@@ -29,14 +29,15 @@ var errDiffers = errors.New("the index differs from the KV data")
 func indexVerify(s Streams, f *serverFlags) *cobra.Command {
 	var req v1.VerifyRequest
 	cmd := &cobra.Command{Use: "verify BUCKET/NAME|ID", Short: "Compare an index with the KV data",
-		Long: `Evaluates the index anew for every document that KV has, compares that with every copy of every slice at one
+		Long: `Evaluates the index anew for every document in KV, compares the result with every copy of every slice at one
 stability timestamp, and prints each difference: missing_row, extra_row, wrong_key, back_entry (the rows are right, but
-the document's own list of them is not), refused_key (a key that no index can store), or lost_on_way (of a vbucket:
-other keys were evaluated than arrived). The exit code is 1 when there is one, and 2 when what was asked for cannot be.
+the document's list of them is wrong), refused_key (a key that no index can store), or lost_on_way (for a vbucket, a
+projector evaluated other keys than arrived). The exit code is 1 if there are differences, and 2 if the request is
+invalid.
 
-It runs while the index is used and documents change: those that change meanwhile are compared at a later timestamp. It
-reads all documents of the bucket from KV, once for each indexer that holds the index: --rate bounds that. Without
---timeout it may take a day.`,
+The index can be used and documents can change meanwhile: documents that change are compared at a later timestamp. All
+documents of the bucket are read from KV, once for each indexer that holds the index; --rate limits that. Without
+--timeout the command may take up to a day.`,
 		Example: `  tidemark index verify world/airports_by_country
   tidemark index verify world/airports_by_country --rate 5000 --output jsonl`,
 		Args: anIndex, ValidArgsFunction: f.indexes(false),
@@ -55,9 +56,9 @@ reads all documents of the bucket from KV, once for each indexer that holds the 
 				return runVerify(ctx, s, c, r, req, f.output)
 			})
 		}}
-	cmd.Flags().Int64Var(&req.Rate, "rate", 0, "rows and documents that each indexer looks at in a second, 100 or more "+
+	cmd.Flags().Int64Var(&req.Rate, "rate", 0, "rows and documents that each indexer compares per second, at least 100 "+
 		"(0: 20000)")
-	cmd.Flags().IntVar(&req.Limit, "limit", 0, "most differences that are printed (0: 1000); the others are counted")
+	cmd.Flags().IntVar(&req.Limit, "limit", 0, "maximum number of differences to print (0: 1000); all are counted")
 	return cmd
 }
 

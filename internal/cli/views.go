@@ -21,8 +21,8 @@ const maxVectorPage = 4096
 
 func clusterTimestamps(s Streams, f *serverFlags) *cobra.Command {
 	var vectors bool
-	cmd := &cobra.Command{Use: "timestamps BUCKET", Short: "A bucket's timestamps, and what holds the stability " +
-		"timestamp back", Args: exactArgs("BUCKET"),
+	cmd := &cobra.Command{Use: "timestamps BUCKET", Short: "Show a bucket's timestamps, and what delays the stability " +
+		"timestamp", Args: exactArgs("BUCKET"),
 		Example: "  tidemark cluster timestamps world\n  tidemark cluster timestamps world --vectors --output json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -48,13 +48,13 @@ func clusterTimestamps(s Streams, f *serverFlags) *cobra.Command {
 				})
 			})
 		}}
-	cmd.Flags().BoolVar(&vectors, "vectors", false, "every vbucket's position, too")
+	cmd.Flags().BoolVar(&vectors, "vectors", false, "also print the position of every vbucket")
 	return cmd
 }
 
 func newBucket(s Streams) *cobra.Command {
 	f := &serverFlags{}
-	cmd := group("bucket", "Look at the settings of a bucket, and change them", "  tidemark bucket settings world",
+	cmd := group("bucket", "Show and change the settings of a bucket", "  tidemark bucket settings world",
 		bucketSettings(s, f))
 	f.add(cmd, s)
 	return cmd
@@ -69,13 +69,14 @@ func bucketSettings(s Streams, f *serverFlags) *cobra.Command {
 			}
 			return nil
 		},
-		Long: `Shows what is set of a bucket and what is in force. There is one setting:
+		Long: `Shows the settings of a bucket, and the values in force. There is one setting:
 
-stability.source  sync: the newest complete seqno of each vbucket, as projectors tell it. heartbeat: the mean of
-                  what the indexers have received, leaning to the one whose queue fills. Empty: what
-                  --stability-source of the leading manager says.
+stability.source  sync: stability timestamps take the newest complete seqno of each vbucket that projectors report.
+                  heartbeat: they take the mean of what the indexers have received; as the queue of the fastest
+                  indexer fills, they approach what that indexer has. Empty: as --stability-source of the leading
+                  manager.
 
-A change is in force at once and stays over restarts, a change of leaders, and a bucket that is made anew.`,
+A change takes effect immediately and survives restarts, changes of the leader, and a bucket that is made again.`,
 		Example: "  tidemark bucket settings world\n  tidemark bucket settings world stability.source=heartbeat\n  " +
 			"tidemark bucket settings world stability.source=   # as configured",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -201,8 +202,8 @@ func clusterStreams(s Streams, f *serverFlags) *cobra.Command {
 				})
 			})
 		}}
-	cmd.Flags().StringVar(&bucket, "bucket", "", "only this bucket's")
-	cmd.Flags().BoolVar(&all, "all", false, "running streams, too, in the table")
+	cmd.Flags().StringVar(&bucket, "bucket", "", "show only this bucket's streams")
+	cmd.Flags().BoolVar(&all, "all", false, "also show running streams in the table")
 	return cmd
 }
 

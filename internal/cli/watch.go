@@ -80,12 +80,12 @@ func (f *watchFlags) run(ctx context.Context, s Streams) error {
 
 func newWatch(s Streams) *cobra.Command {
 	f := &watchFlags{}
-	cmd := &cobra.Command{Use: "watch", Short: "Follow what changes in the replicated state", Args: noArgs,
+	cmd := &cobra.Command{Use: "watch", Short: "Follow the changes of the replicated state", Args: noArgs,
 		ValidArgsFunction: noFiles,
-		Long: `Shows the present state in a line, then a line for each change, in order, none missing and none twice,
-whichever managers come and go, until Ctrl-C, --timeout or --count; that is exit code 0. With --since it goes on after a
-position: a cas, or the "id" that --output json shows. Stability timestamps and backfill timestamps, which come several
-times a second, and sessions of the console are shown when --kinds names them, or is all.`,
+		Long: `Prints the present state in a line, then a line for each change: in order, each exactly once, even if managers
+come and go. It ends with exit code 0 at Ctrl-C, --timeout or --count. With --since it continues after a position: a
+cas, or an "id" of --output json. Stability timestamps and backfill timestamps, of which there are several a second, and
+sessions of the console are printed only if --kinds names them or is all.`,
 		Example: "  tidemark watch\n  tidemark watch --kinds index,topology --output json\n  tidemark watch --since 87 " +
 			"--count 1 --timeout 1m",
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), s) }}
@@ -96,7 +96,7 @@ times a second, and sessions of the console are shown when --kinds names them, o
 	cmd.Flags().StringSliceVar(&f.kinds, "kinds", nil, "kinds of changes: "+kindList()+", or all (default: all but "+
 		"stability, backfill and session)")
 	cmd.Flags().StringVar(&f.since, "since", "", "continue after this `POSITION`: a cas or an id")
-	cmd.Flags().Uint64Var(&f.count, "count", 0, "end after so many updates")
+	cmd.Flags().Uint64Var(&f.count, "count", 0, "end after this many updates")
 	return cmd
 }
 

@@ -62,7 +62,7 @@ func TestFlagBeatsEnvironmentBeatsFileBeatsDefault(t *testing.T) {
 	}
 }
 
-func TestMistakesAreNamed(t *testing.T) {
+func TestErrorsNameTheKey(t *testing.T) {
 	for _, c := range []struct{ file, env, want string }{
 		{"logg-level: debug", "", `unknown key "logg-level"; did you mean log-level?; known keys: expect, join, log-level`},
 		{"Log_Level: debug", "", `did you mean log-level?`},
