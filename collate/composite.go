@@ -205,7 +205,7 @@ func stringLen(key []byte, flip byte) (int, error) {
 			return i + 2, nil
 		case strZero:
 		default:
-			return 0, fmt.Errorf("%w: a string has a wrong escape", ErrKey)
+			return 0, fmt.Errorf("%w: a string has an invalid escape", ErrKey)
 		}
 	}
 }
@@ -240,7 +240,7 @@ func valueLen(key []byte, depth int) (int, error) {
 		}
 		return objectLen(key, depth+1)
 	}
-	return 0, fmt.Errorf("%w: byte %#x is no kind of value", ErrKey, key[0])
+	return 0, fmt.Errorf("%w: byte %#x is not a kind of value", ErrKey, key[0])
 }
 
 func arrayLen(key []byte, depth int) (int, error) {

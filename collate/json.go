@@ -24,7 +24,7 @@ func AppendJSONLimit(dst, text []byte, limit int) ([]byte, error) {
 	out, i := e.value(dst, skipSpace(text, 0), 0)
 	if e.err == nil {
 		if i = skipSpace(text, i); i < len(text) {
-			out = e.fail(out, i, "something follows the value")
+			out = e.fail(out, i, "data follows the value")
 		}
 	}
 	if e.err != nil {
@@ -53,7 +53,7 @@ func (e *encoder) value(dst []byte, i, depth int) ([]byte, int) {
 		return e.fail(dst, i, "the text ends"), i
 	}
 	if len(dst) > e.limit {
-		e.err = fmt.Errorf("%w: the value is more than the limit allows", ErrTooLong)
+		e.err = fmt.Errorf("%w: the value exceeds the limit", ErrTooLong)
 		return dst, i
 	}
 	switch c := e.text[i]; c {
@@ -87,7 +87,7 @@ func (e *encoder) literal(dst []byte, i int, word string, kind Kind) ([]byte, in
 func (e *encoder) string(dst []byte, i int) ([]byte, int) {
 	end, plain := ScanString(e.text, i+1)
 	if end < 0 {
-		return e.fail(dst, i, "a string without end, with a control character or a wrong escape"), i
+		return e.fail(dst, i, "a string that is unterminated or has a control character or an invalid escape"), i
 	}
 	body := e.text[i+1 : end]
 	dst = append(dst, byte(String))
@@ -98,7 +98,7 @@ func (e *encoder) string(dst []byte, i int) ([]byte, int) {
 	start := len(dst)
 	dst, err := AppendUnquoted(dst, body)
 	if err != nil {
-		return e.fail(dst, i, "a string with a wrong escape"), i
+		return e.fail(dst, i, "a string with an invalid escape"), i
 	}
 	return escapeTail(dst, start), end + 1
 }
@@ -124,7 +124,7 @@ func (e *encoder) array(dst []byte, i, depth int) ([]byte, int) {
 		case i < len(e.text) && e.text[i] == ']':
 			return append(dst, tagEnd), i + 1
 		default:
-			return e.fail(dst, i, "no comma and no end of an array"), i
+			return e.fail(dst, i, "neither a comma nor the end of an array"), i
 		}
 	}
 }
@@ -179,7 +179,7 @@ func (e *encoder) object(dst []byte, i, depth int) ([]byte, int) { //nolint:gocy
 		case i < len(e.text) && e.text[i] == '}':
 			return finishObject(dst, start, members), i + 1
 		default:
-			return e.fail(dst, i, "no comma and no end of an object"), i
+			return e.fail(dst, i, "neither a comma nor the end of an object"), i
 		}
 	}
 }

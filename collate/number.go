@@ -97,7 +97,7 @@ func AppendInt64(dst []byte, v int64) []byte {
 func AppendNumber(dst, text []byte) ([]byte, error) {
 	end, integer := ScanNumber(text, 0)
 	if end != len(text) || end == 0 {
-		return dst, fmt.Errorf("%w: %q is no number", ErrJSON, clip(text))
+		return dst, fmt.Errorf("%w: %q is not a number", ErrJSON, clip(text))
 	}
 	return appendNumber(dst, text, integer), nil
 }
@@ -352,7 +352,7 @@ func numberLen(key []byte) (int, error) {
 		flip, size = 0xFF, -size
 	}
 	if size > maxRemainder || len(key) < 9+size || size > 0 && key[9] == flip {
-		return 0, fmt.Errorf("%w: a number has a wrong remainder", ErrKey)
+		return 0, fmt.Errorf("%w: a number has an invalid remainder", ErrKey)
 	}
 	return 9 + size, nil
 }
@@ -377,5 +377,5 @@ func decimalLen(key []byte, negative bool) (int, error) {
 			break
 		}
 	}
-	return 0, fmt.Errorf("%w: a number has wrong decimal digits", ErrKey)
+	return 0, fmt.Errorf("%w: a number has invalid decimal digits", ErrKey)
 }

@@ -15,8 +15,8 @@ var pairs = flag.Int("pairs", 100_000, "pairs of random values whose order is co
 // poolSize values make 101,025 pairs with each other and themselves.
 const poolSize = 449
 
-// TestPairs: of pools of random values of every kind, each value is compared with each other one, as bytes ascending,
-// as bytes descending, and by the model; and each comes back from its encoding as the same value.
+// TestPairs compares each pair of values of pools of random values of every kind: as bytes ascending, as bytes
+// descending, and by the model. It also checks that each value is decoded to the same value.
 //
 //	go test ./collate -run TestPairs -pairs 10000000
 func TestPairs(t *testing.T) {
@@ -53,7 +53,7 @@ func TestPairs(t *testing.T) {
 		}
 	}
 	if len(kinds) < 6 {
-		t.Errorf("only these kinds of values came: %v", kinds)
+		t.Errorf("only these kinds of values were generated: %v", kinds)
 	}
 	t.Logf("%d pairs of %d values: %v", done, values, kinds)
 }

@@ -64,7 +64,7 @@ func AppendUnquoted(dst, body []byte) ([]byte, error) {
 		case c == '\\':
 			r, n := unescape(body[i:])
 			if n == 0 {
-				return dst[:start], fmt.Errorf("%w: wrong escape in the string %q", ErrJSON, clip(body))
+				return dst[:start], fmt.Errorf("%w: invalid escape in the string %q", ErrJSON, clip(body))
 			}
 			dst = utf8.AppendRune(dst, r)
 			i += n

@@ -205,8 +205,8 @@ type Definition struct {
 	SplitCause string `json:"split_cause,omitempty"`
 	// AutoSplitOff disables automatic splits and merges of the index.
 	AutoSplitOff bool `json:"auto_split_off,omitempty"`
-	// AskedPartitions is the number of slices that the user requested, for an index that was split automatically since.
-	// 0: as many as it has.
+	// AskedPartitions is the number of slices that the user requested, if the index was split automatically since. 0: it
+	// has as many as requested.
 	AskedPartitions uint16 `json:"asked_partitions,omitempty"`
 	ModifiedCAS     uint64 `json:"modified_cas"` // cas of the last change of this object: its ETag
 }

@@ -28,7 +28,7 @@ func TestTransitions(t *testing.T) {
 		}
 	}
 	if _, err := ParseState("READY"); !errors.Is(err, ErrState) {
-		t.Errorf("READY is what people see, not a state: %v", err)
+		t.Errorf("READY was parsed, which is not the name of a state: %v", err)
 	}
 }
 

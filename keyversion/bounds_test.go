@@ -8,7 +8,7 @@ import (
 )
 
 // Lengths inside a frame with valid checksums must not cause allocations beyond the data.
-func TestNoMemoryForClaims(t *testing.T) {
+func TestLengthsBoundAllocations(t *testing.T) {
 	batch, err := keyversion.AppendBatch(nil, goldenBatch())
 	if err != nil {
 		t.Fatal(err)

@@ -136,7 +136,7 @@ func TestBatchRoundTrip(t *testing.T) {
 }
 
 // Every frame with one flipped bit, or truncated anywhere, is refused with a named error.
-func TestDamageIsNamed(t *testing.T) {
+func TestDamageIsReported(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := keyversion.Batch{Number: 7, Events: rapid.SliceOfN(rapid.Custom(genEvent), 1, 5).Draw(t, "events")}
 		frame, err := keyversion.AppendBatch(nil, &in)
@@ -169,7 +169,7 @@ func reseal(frame []byte) []byte {
 }
 
 // A sender of wrong contents with valid checksums is detected by the lengths themselves.
-func TestLyingLengths(t *testing.T) {
+func TestWrongLengths(t *testing.T) {
 	valid := func() []byte {
 		frame, err := keyversion.AppendBatch(nil, &keyversion.Batch{Number: 1, Events: []keyversion.Event{{
 			Kind: keyversion.Insert, VBucket: 5, Incarnation: index.Incarnation{Epoch: 1, Term: 1, Counter: 1}, Seqno: 3,

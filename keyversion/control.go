@@ -48,7 +48,7 @@ func DecodeHello(frame []byte) (h Hello, err error) {
 	connection, connections := r.uvarint(), r.uvarint()
 	switch {
 	case r.bad || r.left() > 0:
-		return Hello{}, fmt.Errorf("%w: hello: a length does not fit what is there", ErrCorrupt)
+		return Hello{}, fmt.Errorf("%w: hello: a length exceeds the data", ErrCorrupt)
 	case connections == 0 || connections > 0xffff || connection >= connections:
 		return Hello{}, fmt.Errorf("%w: hello: connection %d of %d", ErrCorrupt, connection, connections)
 	case h.Node > index.MaxNodeID:
@@ -80,7 +80,7 @@ func DecodeAck(frame []byte) (Ack, error) {
 	r := reader{b: body}
 	a := Ack{Number: r.uvarint(), Refused: string(r.bytes(MaxReason))}
 	if r.bad || r.left() > 0 {
-		return Ack{}, fmt.Errorf("%w: acknowledgement: a length does not fit what is there", ErrCorrupt)
+		return Ack{}, fmt.Errorf("%w: acknowledgement: a length exceeds the data", ErrCorrupt)
 	}
 	return a, nil
 }

@@ -125,7 +125,7 @@ func (d *decoder) event() error {
 	}
 	err := d.body(ev, tag)
 	if err == nil && d.bad {
-		err = fmt.Errorf("%w: %s: a length or number does not fit what is there", ErrCorrupt, kind)
+		err = fmt.Errorf("%w: %s: a length or number exceeds the data", ErrCorrupt, kind)
 	}
 	return err
 }

@@ -89,21 +89,21 @@ func openHeader(frame []byte, typ, format byte, limit int) (number uint64, body 
 		return 0, nil, fmt.Errorf("%w: begins with %x, want %q", ErrCorrupt, frame[:2], "TK")
 	}
 	if want, got := binary.LittleEndian.Uint32(frame[20:]), crc32.Checksum(frame[:20], castagnoli); want != got {
-		return 0, nil, fmt.Errorf("%w: header checksum %08x, header says %08x", ErrCorrupt, got, want)
+		return 0, nil, fmt.Errorf("%w: header checksum %08x, the header states %08x", ErrCorrupt, got, want)
 	}
 	if frame[2] != typ {
 		return 0, nil, fmt.Errorf("%w: frame type %d, want %d", ErrCorrupt, frame[2], typ)
 	}
 	if frame[3] != format {
-		return 0, nil, fmt.Errorf("%w: version %d, this program knows %d; use the same version on both sides",
+		return 0, nil, fmt.Errorf("%w: version %d, this program supports %d; use the same version on both sides",
 			ErrFormat, frame[3], format)
 	}
 	body = frame[HeaderSize:]
 	if n := binary.LittleEndian.Uint32(frame[4:]); uint64(n) != uint64(len(body)) {
-		return 0, nil, fmt.Errorf("%w: header says %d bytes of body, there are %d", ErrCorrupt, n, len(body))
+		return 0, nil, fmt.Errorf("%w: the header states a body of %d bytes, the frame has %d", ErrCorrupt, n, len(body))
 	}
 	if want, got := binary.LittleEndian.Uint32(frame[16:]), crc32.Checksum(body, castagnoli); want != got {
-		return 0, nil, fmt.Errorf("%w: body checksum %08x, header says %08x", ErrCorrupt, got, want)
+		return 0, nil, fmt.Errorf("%w: body checksum %08x, the header states %08x", ErrCorrupt, got, want)
 	}
 	return binary.LittleEndian.Uint64(frame[8:]), body, nil
 }

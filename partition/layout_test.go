@@ -74,7 +74,7 @@ func at(t interface{ Fatal(...any) }, l *partition.Layout) partition.TopologyPro
 
 // Every key has one slice, which depends only on the components of the partitioning. MayHold of a range with a key
 // includes the slice of the key. The slices of a range partitioning are in the order of the index.
-func TestEveryKeyHasItsSlice(t *testing.T) {
+func TestEveryKeyHasOneSlice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d, cuts := definition(t)
 		l, err := partition.LayoutOf(&d)
@@ -237,7 +237,7 @@ func TestPruning(t *testing.T) {
 	}
 }
 
-func TestLayoutsThatCannotBe(t *testing.T) {
+func TestInvalidLayouts(t *testing.T) {
 	for name, l := range map[string]partition.Layout{
 		"bounds of a hash": {Scheme: partition.HashDocID, Partitions: 2, Bounds: [][]byte{{1}}},
 		"no components":    {Scheme: partition.HashKey, Partitions: 2},

@@ -9,7 +9,7 @@ import (
 	"tidemark/partition"
 )
 
-func TestTheHashIsPartOfTheFormat(t *testing.T) {
+func TestDocIDHashIsStable(t *testing.T) {
 	l := partition.Layout{Scheme: partition.HashDocID, Partitions: 1024}
 	for id, want := range map[string]index.SliceID{"airport::LFPG": 460, "country::FR": 998, "": 294} {
 		if got := at(t, &l).Slice(partition.KeyVersion{DocID: []byte(id)}); got != want {

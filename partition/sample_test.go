@@ -59,7 +59,7 @@ func numbers(t rapid.TB, cuts partition.Cuts) (at []int) {
 
 // However the entries of an index are distributed over its slices, the error of a cut is at most Cuts.Error of the
 // exact quantile, except for single values with more entries than a part.
-func TestQuantilesAreAsExactAsTheySay(t *testing.T) {
+func TestQuantileErrorIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		total := rapid.SampledFrom([]int{1, 2, 7, 100, 5000, 60_000}).Draw(t, "rows")
 		skew := rapid.SampledFrom([]float64{0.25, 1, 4, 12}).Draw(t, "skew")
@@ -143,7 +143,7 @@ func TestQuantilesOfUnevenValues(t *testing.T) {
 }
 
 // A slice without a sample adds its share of all entries to the error; without entries there are no values.
-func TestQuantilesOfNothing(t *testing.T) {
+func TestQuantilesWithoutSample(t *testing.T) {
 	if cuts, err := partition.Quantiles(make([]partition.Sample, 3), 4); err != nil || len(cuts.Values) > 0 ||
 		cuts.Largest != 0 || cuts.Error != 0 {
 		t.Errorf("%+v, %v", cuts, err)

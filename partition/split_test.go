@@ -89,7 +89,7 @@ func TestJoined(t *testing.T) {
 
 // Whatever slices are joined, the entries of a joined slice are in the slice of its predecessor, and all others stay
 // in one slice with those that shared theirs, ascending and descending.
-func TestJoinedSlicesHoldWhatTheyHeld(t *testing.T) {
+func TestJoinedSlicesKeepTheirEntries(t *testing.T) {
 	all := raws("1", "5", "10", "20", `"a"`, `"m"`, `"z"`, "[1]")
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, len(all)).Draw(t, "values")

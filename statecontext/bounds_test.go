@@ -11,7 +11,7 @@ import (
 
 // Counts and lengths in commands, snapshot records and backups do not allocate memory beyond the data present, even
 // with correct checksums.
-func TestNoMemoryForClaims(t *testing.T) {
+func TestLengthsBoundAllocations(t *testing.T) {
 	seen := map[byte]bool{} // one command per size suffices
 	for _, data := range append(goldenUsers(t).log, goldenPartitions(t).log...) {
 		if size := byte(len(data) / 32); seen[size] {

@@ -639,7 +639,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 
 // A partitioning scheme that is added in a file of its own is replicated like the existing ones; the layout must
 // match the definition.
-func TestAThirdKindOfPartitions(t *testing.T) {
+func TestRegisteredPartitionScheme(t *testing.T) {
 	n := cluster(t)
 	c := create("x", 0, 0, 1)
 	c.Definition.PartitionBy = index.PartitionBy{Scheme: families.By, Exprs: []string{"META().id"}}

@@ -7,7 +7,7 @@ import (
 )
 
 // Counts in a log, a vector or a delta must not cause allocations beyond the data and the vbuckets of the base.
-func TestNoMemoryForClaims(t *testing.T) {
+func TestLengthsBoundAllocations(t *testing.T) {
 	allocbound.Check(t, 0, func(b []byte) { _, _, _ = DecodeLog(b) },
 		AppendLog(nil, FailoverLog{{VBUUID: 9, Seqno: 50}, {VBUUID: 8, Seqno: 20}, {VBUUID: 7}}))
 	base, next := New(64), New(64)

@@ -43,7 +43,7 @@ func vectorExample(n int) timestamp.Vector {
 }
 
 // Counts in a packed table must not cause allocations beyond the data.
-func TestNoMemoryForClaims(t *testing.T) {
+func TestLengthsBoundAllocations(t *testing.T) {
 	allocbound.Check(t, 0, func(b []byte) { _, _ = UnpackHeld(b) }, PackHeld(nil), PackHeld(heldExample()))
 	allocbound.Check(t, 0, func(b []byte) { _, _ = positions(b) }, packPositions(nil), packPositions(pollExample(32)))
 	allocbound.Check(t, 0, func(b []byte) { _ = unpackAccepted(b, func(uint16, acceptedStream) {}) },

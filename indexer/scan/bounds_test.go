@@ -9,9 +9,9 @@ import (
 	"tidemark/internal/testing/allocbound"
 )
 
-// TestNoMemoryForClaims: whatever lengths frames claim, with correct checksums, memory is allocated only for received
-// data.
-func TestNoMemoryForClaims(t *testing.T) {
+// TestLengthsBoundAllocations: whatever lengths frames claim, with correct checksums, memory is allocated only for
+// received data.
+func TestLengthsBoundAllocations(t *testing.T) {
 	rows := []Row{{[]byte("key"), []byte("doc")}, {[]byte("key2"), []byte("doc2")}}
 	answers := [][]byte{
 		writeFrames(t, rows, (*FrameWriter).End),

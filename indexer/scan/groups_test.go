@@ -39,7 +39,7 @@ func TestGroupsAreRefused(t *testing.T) {
 		`{"group_by":[0],"project":[0]}`:             "distinct and project apply to rows",
 		`{"group_by":[0],"stability":"none"}`:        "omit stability none",
 		`{"aggregates":[{"op":"count","of":1}]}`:     `unknown field "of"`,
-		`{"aggregates":[{"op":"count","op":"max"}]}`: `field "aggregates[0].op" is there twice`,
+		`{"aggregates":[{"op":"count","op":"max"}]}`: `field "aggregates[0].op" occurs twice`,
 	} {
 		r, err := ParseRequest([]byte(body))
 		if err == nil {

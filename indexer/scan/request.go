@@ -131,7 +131,7 @@ type Spec struct {
 	Progress      *Progress          // nil: not observed
 }
 
-// ParseRequest parses a request strictly: an unknown field is an error, and so is one that is there twice, or anything
+// ParseRequest parses a request strictly: an unknown field is an error, and so is one that occurs twice, or anything
 // after the JSON object. Values of keys may be any JSON. An empty body selects all rows. Errors are *Error with code
 // BAD_REQUEST and name the field or the position.
 func ParseRequest(body []byte) (Request, error) {

@@ -7,10 +7,10 @@ import (
 	"tidemark/internal/testing/allocbound"
 )
 
-// TestNoMemoryForClaims checks that counts and lengths in messages, tokens and places do not make a reader allocate
-// more memory than their bytes justify. A row of few bytes takes no room for as many components as the head
+// TestLengthsBoundAllocations checks that counts and lengths in messages, tokens and places do not make a reader
+// allocate more memory than their bytes justify. A row of few bytes takes no room for as many components as the head
 // announces.
-func TestNoMemoryForClaims(t *testing.T) {
+func TestLengthsBoundAllocations(t *testing.T) {
 	read := func(b []byte) {
 		var a Answer
 		for err := a.Read(b); err == nil; {

@@ -122,9 +122,9 @@ func TestScansAreShared(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ path, who, body, refused string }{
-		{"/v1/indexes/1:scan", "ann", "{}", "3 of the 3 scans that are under way on this node are of ann"},
+		{"/v1/indexes/1:scan", "ann", "{}", "3 of the 3 scans in progress on this node belong to ann"},
 		{"/v1/indexes/1:scan", "bob", "{}", ""},
-		{SlicesPath, "7", "{}", "3 of the 3 parts of scans that are under way on this node are of i7"},
+		{SlicesPath, "7", "{}", "3 of the 3 parts of scans in progress on this node belong to i7"},
 		{SlicesPath, "8", "{}", ""},
 	} {
 		w := s.asked(c.path, c.who, c.body)

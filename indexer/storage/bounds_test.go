@@ -6,9 +6,9 @@ import (
 	"tidemark/internal/testing/allocbound"
 )
 
-// TestNoMemoryForClaims: whatever counts and lengths stored records claim, memory is allocated only for what is
+// TestLengthsBoundAllocations: whatever counts and lengths stored records claim, memory is allocated only for what is
 // there.
-func TestNoMemoryForClaims(t *testing.T) {
+func TestLengthsBoundAllocations(t *testing.T) {
 	allocbound.Check(t, 0, func(b []byte) { _, _, _ = decodeBackValue(nil, b) },
 		appendBackValue(nil, 300, [][]byte{{0x30, 'a'}, {0x10}}))
 	prev, next := newState(16), newState(16)

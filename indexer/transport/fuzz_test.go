@@ -147,9 +147,9 @@ func (s *framesClient) Context() context.Context { return s.framesStream.Context
 func (s *framesClient) RecvMsg(m any) error      { return s.framesStream.RecvMsg(m) }
 func (s *framesClient) SendMsg(m any) error      { return s.framesStream.SendMsg(m) }
 
-// TestNoMemoryForClaims checks that lengths inside messages do not make a reader allocate more memory than their
+// TestLengthsBoundAllocations checks that lengths inside messages do not make a reader allocate more memory than their
 // bytes justify.
-func TestNoMemoryForClaims(t *testing.T) {
+func TestLengthsBoundAllocations(t *testing.T) {
 	hello, batches := connectionSeeds(t)
 	s := NewServer(ServerConfig{Logger: hclog.NewNullLogger()}, nil)
 	defer s.Stop()

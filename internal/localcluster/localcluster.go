@@ -178,7 +178,7 @@ func Open(cfg Config) (*Cluster, error) {
 		lock.Release()
 		return nil, err
 	}
-	// The file of an earlier run names processes that are gone; a reader must not take it for this run's.
+	// The file of an earlier run names processes that no longer run; a reader must not mistake it for this run's.
 	if err := os.Remove(filepath.Join(cfg.Dir, ClusterFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		lock.Release()
 		return nil, fmt.Errorf("data folder: %w", err)
@@ -415,7 +415,7 @@ func (c *Cluster) Run(ctx context.Context, onReady func(ctx context.Context, m M
 	return err
 }
 
-// Manifest returns the present manifest.
+// Manifest returns the current manifest.
 func (c *Cluster) Manifest() Manifest {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,9 +27,9 @@ func open(t *testing.T, cfg Config) *Cluster {
 	return c
 }
 
-// TestAPlanIsMadeOnceAndKept checks that addresses, credentials and the bucket's uuid stay those of the first run,
+// TestPlanIsKept checks that addresses, credentials and the bucket's uuid stay those of the first run,
 // and that only one `up` can use a folder.
-func TestAPlanIsMadeOnceAndKept(t *testing.T) {
+func TestPlanIsKept(t *testing.T) {
 	dir := t.TempDir()
 	c := open(t, config(dir))
 	first := c.Manifest()
@@ -39,7 +39,7 @@ func TestAPlanIsMadeOnceAndKept(t *testing.T) {
 	}
 	slices.Sort(addrs)
 	if len(slices.Compact(addrs)) != 27 {
-		t.Error("an address is given twice")
+		t.Error("an address was assigned twice")
 	}
 	for _, a := range addrs {
 		if !strings.HasPrefix(a, loopback+":") {
@@ -97,7 +97,7 @@ func TestAPlanIsMadeOnceAndKept(t *testing.T) {
 	}
 }
 
-func TestAManifestThatIsBroken(t *testing.T) {
+func TestBrokenManifest(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, planFile), []byte(`{"managers":`), 0o600); err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-func TestManifestSurvivesItsFile(t *testing.T) {
+func TestManifestRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	m := Manifest{Managers: []ManagerEntry{{ID: "m1", REST: "http://x", PID: 7}}, KVPassword: "p", PID: 9}
 	if err := m.write(filepath.Join(dir, ClusterFile)); err != nil {

@@ -74,7 +74,7 @@ func recheck(ctx context.Context, end context.CancelCauseFunc, check func() erro
 		case <-tick.C:
 		}
 		if err := check(); err != nil {
-			end(fmt.Errorf("the certificate that was shown counts no longer: %w", err))
+			end(fmt.Errorf("the presented certificate is no longer valid: %w", err))
 			return
 		}
 	}
@@ -108,8 +108,9 @@ func CheckOrigin(r *http.Request) error {
 	return nil
 }
 
-// CheckHost rejects requests from this machine, without TLS and credentials, for a host name whose owner may have
-// pointed it here to make his pages same-site. Addresses, localhost, names without a dot, and own are accepted.
+// CheckHost rejects requests from this machine, without TLS and credentials, for a host name that its owner may have
+// pointed at this machine (DNS rebinding), so that a browser treats the owner's pages as same-site. Addresses,
+// localhost, names without a dot, and own are accepted.
 func CheckHost(r *http.Request, own string) error {
 	from, _, err := net.SplitHostPort(r.RemoteAddr)
 	if r.TLS != nil || r.Header.Get("Authorization") != "" || err != nil || !net.ParseIP(from).IsLoopback() {
@@ -120,5 +121,5 @@ func CheckHost(r *http.Request, own string) error {
 		strings.EqualFold(host, own) {
 		return nil
 	}
-	return fmt.Errorf("host %q is not this server's own: without credentials, say its address, or localhost", host)
+	return fmt.Errorf("host %q is not a name of this server: without credentials, use its address, or localhost", host)
 }

@@ -48,11 +48,11 @@ func long(r *http.Request) error {
 	}
 }
 
-// TestLongCallsAreNotCut checks that a call that takes longer than the server's timeouts is not cancelled, with a
+// TestLongCallsAreNotCancelled checks that a call that takes longer than the server's timeouts is not cancelled, with a
 // body and without, whether it answers at its end or streams, and that its connection can be used again.
-func TestLongCallsAreNotCut(t *testing.T) { synctest.Test(t, longCallsAreNotCut) }
+func TestLongCallsAreNotCancelled(t *testing.T) { synctest.Test(t, longCallsAreNotCancelled) }
 
-func longCallsAreNotCut(t *testing.T) {
+func longCallsAreNotCancelled(t *testing.T) {
 	l := shortServer(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 100))
 		if err == nil {
@@ -105,11 +105,11 @@ func longCallsAreNotCut(t *testing.T) {
 	}
 }
 
-// TestSlowRequestsAreCut checks that a body that does not arrive is given up after the server's timeout, and that a
-// client that disconnects ends its call at once.
-func TestSlowRequestsAreCut(t *testing.T) { synctest.Test(t, slowRequestsAreCut) }
+// TestSlowRequestsAreCancelled checks that a body that does not arrive is given up after the server's timeout, and
+// that a client that disconnects ends its call at once.
+func TestSlowRequestsAreCancelled(t *testing.T) { synctest.Test(t, slowRequestsAreCancelled) }
 
-func slowRequestsAreCut(t *testing.T) {
+func slowRequestsAreCancelled(t *testing.T) {
 	ended := make(chan error, 1)
 	l := shortServer(t, func(w http.ResponseWriter, r *http.Request) {
 		_, err := io.ReadAll(r.Body)

@@ -38,9 +38,9 @@ func (b *bounded) Read(into []byte) (int, error) {
 	switch {
 	case errors.As(err, &refused): // from a Bound inside this one
 	case errors.As(err, &large):
-		refused = Refuse(errcode.BodyTooLarge, "the body has more than %d bytes, the most that %s takes", large.Limit, b.path)
+		refused = Refuse(errcode.BodyTooLarge, "the body has more than %d bytes, the limit of %s", large.Limit, b.path)
 	case errors.As(err, &late) && late.Timeout():
-		refused = Refuse(errcode.BodyTooSlow, "the body of %s %s has not come in time", b.method, b.path)
+		refused = Refuse(errcode.BodyTooSlow, "the body of %s %s did not arrive in time", b.method, b.path)
 	default:
 		refused = Refuse(errcode.BadRequest, "reading the body: %v", err)
 	}

@@ -53,9 +53,9 @@ func TestBound(t *testing.T) {
 		says string
 	}{
 		{"whole", strings.NewReader(`"0123456"`), "", ""},
-		{"large", strings.NewReader(`"0123456789"`), errcode.BodyTooLarge, "more than 10 bytes, the most that /x takes"},
+		{"large", strings.NewReader(`"0123456789"`), errcode.BodyTooLarge, "more than 10 bytes, the limit of /x"},
 		{"slow", io.MultiReader(strings.NewReader(`"0`), iotest.ErrReader(os.ErrDeadlineExceeded)), errcode.BodyTooSlow,
-			"the body of POST /x has not come in time"},
+			"the body of POST /x did not arrive in time"},
 		{"cut", io.MultiReader(strings.NewReader(`"0`), iotest.ErrReader(io.ErrUnexpectedEOF)), errcode.BadRequest,
 			"reading the body: unexpected EOF"},
 	} {

@@ -22,8 +22,8 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-// TestARequestKeepsItsID checks the id through a server that calls another one, and in the returned problem.
-func TestARequestKeepsItsID(t *testing.T) {
+// TestRequestIDIsForwarded checks the id through a server that calls another one, and in the returned problem.
+func TestRequestIDIsForwarded(t *testing.T) {
 	var deep string
 	last := httptest.NewServer(Identify(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		deep = RequestID(r.Context())
@@ -50,13 +50,13 @@ func TestARequestKeepsItsID(t *testing.T) {
 		return resp.Header.Get(HeaderRequestID), ReadProblem(resp)
 	}
 	if id, p := ask("mine-1"); id != "mine-1" || p.RequestID != id || deep != id {
-		t.Errorf("the client said mine-1, its answer %q, its problem %q, the last server %q", id, p.RequestID, deep)
+		t.Errorf("the client sent mine-1; the answer has %q, the problem %q, the last server %q", id, p.RequestID, deep)
 	}
 	if id, p := ask("not one"); !ValidRequestID(id) || id == "not one" || p.RequestID != id || deep != id {
 		t.Errorf("answer %q, problem %q, the last server %q", id, p.RequestID, deep)
 	}
 	if RequestID(context.Background()) != "" || Principal(context.Background()) != Anonymous ||
 		Principal(WithPrincipal(context.Background(), "ann")) != "ann" {
-		t.Error("a context says what nobody told it, or not what it was told")
+		t.Error("a context has a request id that was not set, or lacks one that was")
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestPagesOfOtherSites checks that requests sent by pages of other sites are rejected, also if their name was
-// pointed at this machine, and that those of programs are not.
-func TestPagesOfOtherSites(t *testing.T) {
+// TestCrossSiteRequestsAreRejected checks that requests sent by pages of other sites are rejected, also if their name
+// was pointed at this machine, and that those of programs are not.
+func TestCrossSiteRequestsAreRejected(t *testing.T) {
 	for _, tc := range []struct {
 		name, method, host, from string
 		header                   map[string]string

@@ -29,17 +29,17 @@ func NewPlaces(most int, what string) *Places {
 	return &Places{most: most, what: what, by: map[string]int{}}
 }
 
-// Enter takes a place for a principal, to be returned by Leave. The error, a *Problem, is BUSY: all places are taken,
-// or the principal holds its share already.
+// Enter takes a place for a principal, to be returned by Leave. The error, a *Problem with code BUSY, means that all
+// places are taken, or that the principal already holds its share.
 func (p *Places) Enter(who string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	held, free := p.by[who], p.most-p.taken
 	switch {
 	case free == 0:
-		return busy("%d %s are under way on this node, the most it takes: try again", p.most, p.what)
+		return busy("%d %s are in progress on this node, which is the limit: try again", p.most, p.what)
 	case who != Anonymous && held >= ownShare*free:
-		return busy("%d of the %d %s that are under way on this node are of %s, and the %d free places are for others: "+
+		return busy("%d of the %d %s in progress on this node belong to %s, and the %d free places are reserved for others: "+
 			"try again, with fewer at a time", held, p.taken, p.what, who, free)
 	}
 	p.taken++

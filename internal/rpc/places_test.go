@@ -9,7 +9,7 @@ import (
 	"tidemark/errcode"
 )
 
-// fill lets each of some principals take, by turns, as many places as it can get, and returns how many each has then.
+// fill lets each principal take, in turn, as many places as it can get, and returns how many each has then.
 func fill(t *testing.T, p *Places, names ...string) []int {
 	t.Helper()
 	held := make([]int, len(names))
@@ -58,19 +58,19 @@ func TestPlacesAreShared(t *testing.T) {
 	}
 }
 
-// TestPlacesForWhoComesLate checks that, when all places are taken, each one returned is for the principal with the
-// fewest.
-func TestPlacesForWhoComesLate(t *testing.T) {
+// TestReturnedPlacesGoToFewestHeld checks that, when all places are taken, each one returned is for the principal with
+// the fewest.
+func TestReturnedPlacesGoToFewestHeld(t *testing.T) {
 	p := NewPlaces(256, "scans")
 	for i := range 6 {
 		fill(t, p, strconv.Itoa(i))
 	}
 	if err := p.Enter("late"); err == nil {
-		t.Fatal("a place of 256 that are taken")
+		t.Fatal("a place was granted although all 256 are taken")
 	}
 	p.Leave("0")
 	err := p.Enter("0")
-	if err == nil || !strings.Contains(err.Error(), "191 of the 255 scans that are under way on this node are of 0") {
+	if err == nil || !strings.Contains(err.Error(), "191 of the 255 scans in progress on this node belong to 0") {
 		t.Fatalf("who holds most is told %v", err)
 	}
 	if err := p.Enter("late"); err != nil {

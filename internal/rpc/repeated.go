@@ -14,9 +14,9 @@ import (
 
 // Repeated describes the first field that an object of body, at any depth, has twice, and where; it returns "" if there
 // is none. A decoder would use the last one without an error. Names that differ only in case are the same field of a
-// struct, since encoding/json matches them so, and two keys of a map. Values that are kept as they are
-// (json.RawMessage, any) are not checked: they stand for parts of documents, which may have a field twice. body is
-// valid JSON and is decoded into v; if v is nil, all objects are checked, with regard to case.
+// struct, because encoding/json matches them without regard to case, but are two keys of a map. Values that are stored
+// undecoded (json.RawMessage, any) are not checked: they are parts of documents, which may have a field twice. body
+// must be valid JSON that is decoded into v; if v is nil, all objects are checked, with regard to case.
 func Repeated(body []byte, v any) string {
 	var at path
 	for i := 0; i < len(body); i++ {
@@ -51,7 +51,7 @@ func Repeated(body []byte, v any) string {
 					how = " in another case"
 				}
 				line, column := place(body, int64(from))
-				return fmt.Sprintf("field %q is there twice, again at line %d column %d%s: give it once", at, line, column,
+				return fmt.Sprintf("field %q occurs twice, again at line %d column %d%s: send it once", at, line, column,
 					how)
 			}
 		}
@@ -59,13 +59,13 @@ func Repeated(body []byte, v any) string {
 	return ""
 }
 
-// path leads to a place in a JSON value.
+// path is the position of a value in a JSON text.
 type path []level
 
-// level is an object or an array that a path leads through.
+// level is an object or an array on a path.
 type level struct {
 	array  bool
-	naming bool // a field's name follows
+	naming bool // the next string is a field's name
 	item   int  // of an array
 	name   []byte
 	names  [][]byte
@@ -73,10 +73,10 @@ type level struct {
 	folded map[string]bool // of the same names, without case
 
 	typed bool         // t is known
-	t     reflect.Type // into which the value is decoded; nil: it is kept as it is
+	t     reflect.Type // into which the value is decoded; nil: it is stored undecoded
 }
 
-// down adds a level; it uses the lists of names of earlier ones again.
+// down adds a level. It reuses the lists of names of earlier levels.
 func (p path) down(array bool) path {
 	var names [][]byte
 	if n := len(p); n < cap(p) {
@@ -85,16 +85,16 @@ func (p path) down(array bool) path {
 	return append(p, level{array: array, naming: !array, names: names})
 }
 
-// few is up to how many names a list is as quick as a map.
+// few is the number of names up to which a list is as fast as a map.
 const few = 16
 
-// named takes the name of an object's next field, in quotes. It reports whether an earlier one is the same, and whether
-// an earlier one differs at most in case.
+// named records the name of an object's next field, in quotes. It reports whether an earlier name is the same, and
+// whether an earlier name differs at most in case.
 func (l *level) named(quoted []byte) (same, cased bool) {
 	l.naming, l.name = false, quoted[1:len(quoted)-1]
 	if bytes.IndexByte(l.name, '\\') >= 0 || !utf8.Valid(l.name) {
 		var text string
-		_ = json.Unmarshal(quoted, &text) // it is a valid string; bytes that are no UTF-8 become U+FFFD
+		_ = json.Unmarshal(quoted, &text) // it is a valid string; bytes that are not UTF-8 become U+FFFD
 		l.name = []byte(text)
 	}
 	if l.many != nil {
@@ -128,8 +128,8 @@ func folded(name []byte) string {
 	}, name))
 }
 
-// counts reports whether two fields of the object that p ends in count as one, whose names are the same, or differ only
-// in case; t is the type for the whole body.
+// counts reports whether two fields with the same name (same), or with names that differ only in case, are the same
+// field of the object at p; t is the type into which the whole body is decoded.
 func (p path) counts(same bool, t reflect.Type) (exactly, atAll bool) {
 	switch t = p.decodedInto(t); {
 	case t == nil:
@@ -140,8 +140,8 @@ func (p path) counts(same bool, t reflect.Type) (exactly, atAll bool) {
 	return same, same
 }
 
-// decodedInto returns the type into which the value that p ends in is decoded; nil: it is kept as it is. The types of
-// all levels are looked up once.
+// decodedInto returns the type into which the value at p is decoded; nil if it is stored undecoded. The types of all
+// levels are looked up once.
 func (p path) decodedInto(root reflect.Type) reflect.Type {
 	if l := &p[len(p)-1]; !l.typed {
 		if l.typed = true; len(p) == 1 {
@@ -153,7 +153,7 @@ func (p path) decodedInto(root reflect.Type) reflect.Type {
 	return p[len(p)-1].t
 }
 
-// plain returns the type that t points to; nil if a value of it is kept as it is, or decodes itself.
+// plain returns the type that t points to; nil if values of it are stored undecoded or decode themselves.
 func plain(t reflect.Type) reflect.Type {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -164,7 +164,7 @@ func plain(t reflect.Type) reflect.Type {
 	return t
 }
 
-// within returns the type of the value that l leads to; nil: any value fits.
+// within returns the type of the value at the present field or element of l; nil if any value is permitted.
 func (l *level) within() reflect.Type {
 	switch t := l.t; {
 	case l.array && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array), !l.array && t.Kind() == reflect.Map:

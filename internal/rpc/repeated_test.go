@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestRepeated checks that a field that is there twice is found at any depth, and nothing else is.
+// TestRepeated checks that a field that occurs twice is found at any depth, and that nothing else is reported.
 func TestRepeated(t *testing.T) {
 	many := func(names int) string {
 		var s []string
@@ -21,16 +21,16 @@ func TestRepeated(t *testing.T) {
 		`{}`: "", `7`: "", `"a\"a"`: "", `[]`: "", `[{"a":1},{"a":2}]`: "",
 		`{"a":1,"b":{"a":1},"c":[{"a":1}],"d":"a","A":0}`: "",
 		`{"a":"{\"b\":1,\"b\":2}","b":"\\"}`:              "",
-		`{"a":1,"b":2,"a":3}`:                             `field "a" is there twice, again at line 1 column 14`,
-		"{\"a\":1,\n \"\\u0061\":3}":                      `field "a" is there twice, again at line 2 column 2`,
-		`{"w":{"r":1,"s":[[],{"t":1,"t":1}]}}`:            `field "w.s[1].t" is there twice`,
-		`[1,{"a":[true,{"b":null}],"a":3}]`:               `field "[1].a" is there twice`,
-		`{"":1,"":2}`:                                     `field "" is there twice`,
-		`{` + many(few) + `,"n3":0}`:                      `field "n3" is there twice`,
-		`{` + many(10*few) + `,"n99":0}`:                  `field "n99" is there twice`,
-		`{` + many(few-1) + `,"n3":0}`:                    `field "n3" is there twice`,
+		`{"a":1,"b":2,"a":3}`:                             `field "a" occurs twice, again at line 1 column 14`,
+		"{\"a\":1,\n \"\\u0061\":3}":                      `field "a" occurs twice, again at line 2 column 2`,
+		`{"w":{"r":1,"s":[[],{"t":1,"t":1}]}}`:            `field "w.s[1].t" occurs twice`,
+		`[1,{"a":[true,{"b":null}],"a":3}]`:               `field "[1].a" occurs twice`,
+		`{"":1,"":2}`:                                     `field "" occurs twice`,
+		`{` + many(few) + `,"n3":0}`:                      `field "n3" occurs twice`,
+		`{` + many(10*few) + `,"n99":0}`:                  `field "n99" occurs twice`,
+		`{` + many(few-1) + `,"n3":0}`:                    `field "n3" occurs twice`,
 		`{` + many(10*few) + `}`:                          "",
-		`{"` + "\xff" + `":1,"` + "\xfe" + `":2}`:         "field \"\ufffd\" is there twice", // decoded, both are U+FFFD
+		`{"` + "\xff" + `":1,"` + "\xfe" + `":2}`:         "field \"\ufffd\" occurs twice", // decoded, both are U+FFFD
 	} {
 		if !json.Valid([]byte(body)) {
 			t.Fatalf("%s is no JSON", body)
@@ -41,9 +41,9 @@ func TestRepeated(t *testing.T) {
 	}
 }
 
-// TestRepeatedInAnotherCase checks that names that differ only in case are one field of a struct, as encoding/json
+// TestRepeatedIgnoringCase checks that names that differ only in case are one field of a struct, as encoding/json
 // decodes them, and several keys wherever case counts.
-func TestRepeatedInAnotherCase(t *testing.T) {
+func TestRepeatedIgnoringCase(t *testing.T) {
 	type Inner struct {
 		Limit int `json:"limit,omitempty"`
 		Skip  int
@@ -64,26 +64,26 @@ func TestRepeatedInAnotherCase(t *testing.T) {
 		return first + "," + last
 	}
 	for text, want := range map[string]string{
-		`{"limit":5,"Limit":10}`:                             `field "Limit" is there twice, again at line 1 column 12 in`,
-		`{"limit":5,"skip":1,"LIMIT":10}`:                    `field "LIMIT" is there twice`,
-		`{"skip":5,"Skip":1}`:                                `field "Skip" is there twice`,
-		`{"skip":5,"` + "\u017f" + `kip":1}`:                 `field "ſkip" is there twice`, // a long s is an s
-		`{"skip":5,"\u017fkip":1}`:                           `field "ſkip" is there twice`,
-		`{"list":[{"limit":1},{"limit":1,"lImit":2}]}`:       `field "list[1].lImit" is there twice`,
-		`{"LIST":[{"limit":1,"lImit":2}]}`:                   `field "LIST[0].lImit" is there twice`,
-		`{"map":{"a":{"A":{"limit":1,"Limit":2}}}}`:          `field "map.a.A.Limit" is there twice`,
+		`{"limit":5,"Limit":10}`:                             `field "Limit" occurs twice, again at line 1 column 12 in`,
+		`{"limit":5,"skip":1,"LIMIT":10}`:                    `field "LIMIT" occurs twice`,
+		`{"skip":5,"Skip":1}`:                                `field "Skip" occurs twice`,
+		`{"skip":5,"` + "\u017f" + `kip":1}`:                 `field "ſkip" occurs twice`, // a long s is an s
+		`{"skip":5,"\u017fkip":1}`:                           `field "ſkip" occurs twice`,
+		`{"list":[{"limit":1},{"limit":1,"lImit":2}]}`:       `field "list[1].lImit" occurs twice`,
+		`{"LIST":[{"limit":1,"lImit":2}]}`:                   `field "LIST[0].lImit" occurs twice`,
+		`{"map":{"a":{"A":{"limit":1,"Limit":2}}}}`:          `field "map.a.A.Limit" occurs twice`,
 		`{"map":{"a":{"b":{},"B":{}},"A":{}},"limit":1}`:     "",
 		`{"low":{"a":1,"A":2},"any":[{"a":1,"A":2}]}`:        "",
 		`{"low":{"a":1,"A":2,"a":3},"any":[{"a":1,"a":{}}]}`: "", // as a document may have it
 		`{"low":[{"a":[{"b":1,"b":2}]},{"a":1,"a":2}]}`:      "",
-		`{"any":{"a":1,"a":2},"low":1,"low":2}`:              `field "low" is there twice`,
-		`{"map":{"a":{"b":{}},"a":{}}}`:                      `field "map.a" is there twice`,
+		`{"any":{"a":1,"a":2},"low":1,"low":2}`:              `field "low" occurs twice`,
+		`{"map":{"a":{"b":{}},"a":{}}}`:                      `field "map.a" occurs twice`,
 		`{"equal":[{"limit":1,"Limit":{"a":1,"A":1}}]}`:      "",
 		`{"at":{"limit":1,"Limit":2}}`:                       "",
 		`{"low":{` + names(`"a":1`, `"A":2`) + `}}`:          "",
 		`{"low":{` + names(`"a":1`, `"a":2`) + `}}`:          "",
-		`{"map":{` + names(`"a":1`, `"a":2`) + `}}`:          `field "map.a" is there twice`,
-		`{` + names(`"skip":1`, `"`+"\u017f"+`KIP":2`) + `}`: `field "ſKIP" is there twice`,
+		`{"map":{` + names(`"a":1`, `"a":2`) + `}}`:          `field "map.a" occurs twice`,
+		`{` + names(`"skip":1`, `"`+"\u017f"+`KIP":2`) + `}`: `field "ſKIP" occurs twice`,
 	} {
 		if !json.Valid([]byte(text)) {
 			t.Fatalf("%s is no JSON", text)
@@ -99,7 +99,7 @@ func TestRepeatedInAnotherCase(t *testing.T) {
 	}
 	var decoded body
 	err := ReadJSON([]byte(`{"limit":5,"Limit":10}`), &decoded)
-	if err == nil || !strings.Contains(err.Error(), "in another case: give it once") {
+	if err == nil || !strings.Contains(err.Error(), "in another case: send it once") {
 		t.Errorf("%v, decoded as %+v", err, decoded.Inner)
 	}
 }
@@ -163,7 +163,7 @@ func BenchmarkRepeated(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			for b.Loop() {
 				if Repeated(body, &into) != "" {
-					b.Fatal("nothing is there twice")
+					b.Fatal("a repeated field was reported, but there is none")
 				}
 			}
 		})

@@ -143,7 +143,7 @@ func Unmarshal(body []byte, v any) error {
 // a *Problem.
 func Read(r *http.Request, v any) error {
 	if f := r.Header.Get(HeaderFormat); f != "" && f != strconv.Itoa(wire.FormatVersion) {
-		return Refuse(errcode.UnsupportedFormat, "wire format %s, this version speaks %d: upgrade the older side", f,
+		return Refuse(errcode.UnsupportedFormat, "wire format %s, this version supports %d: upgrade the older side", f,
 			wire.FormatVersion)
 	}
 	body, err := io.ReadAll(r.Body)
@@ -177,9 +177,8 @@ func Sent(r *http.Request) ([]byte, error) {
 	return body, err
 }
 
-// ReadJSON decodes JSON strictly: an unknown field is an error, and so is one that is there twice, or anything after
-// the value. The error is a *Problem
-// with the line and column or the field.
+// ReadJSON decodes JSON strictly: an unknown field, a field that occurs twice, and data after the value are errors. The
+// error is a *Problem with the line and column or the field.
 func ReadJSON(body []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
@@ -188,7 +187,7 @@ func ReadJSON(body []byte, v any) error {
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		line, column := place(body, dec.InputOffset())
-		return Refuse(errcode.BadRequest, "JSON body: something follows the value at line %d column %d; send one value", line,
+		return Refuse(errcode.BadRequest, "JSON body: data follows the value at line %d column %d; send one value", line,
 			column)
 	}
 	if twice := Repeated(body, v); twice != "" {
@@ -218,7 +217,7 @@ func ExplainJSON(body []byte, at int64, err error) string {
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	if strings.Contains(text, ",string struct tag") {
 		text = "an id or hash is not a string of decimal digits, up to 18446744073709551615: they are strings, because " +
-			"they may pass 2^53"
+			"they can exceed 2^53"
 	}
 	return fmt.Sprintf("%s, near line %d column %d", text, line, column)
 }
@@ -445,8 +444,8 @@ func (c *Client) do(ctx context.Context, method, url string, req, resp any) erro
 	return nil
 }
 
-// ReadProblem converts an answer with an error status to a *Problem. Of an answer that is not a Problem, or is cut
-// off, the detail is the beginning.
+// ReadProblem converts an answer with an error status to a *Problem. If the answer is not a Problem, or is cut off, the
+// detail is the beginning of its body.
 func ReadProblem(answer *http.Response) *Problem {
 	b, _ := io.ReadAll(io.LimitReader(answer.Body, maxErrorBody)) // use what has arrived
 	p := &Problem{}
@@ -456,7 +455,7 @@ func ReadProblem(answer *http.Response) *Problem {
 	} else if json.Unmarshal(b, p) != nil || p.Code == "" {
 		text := wire.Cut(strings.TrimSpace(string(b)), maxQuoted)
 		if text == "" {
-			text = fmt.Sprintf("an answer with HTTP status %d and nothing in it: is this an address of tidemark?",
+			text = fmt.Sprintf("an empty answer with HTTP status %d: is this an address of tidemark?",
 				answer.StatusCode)
 		}
 		p = NewProblem(answer.StatusCode, errcode.Internal, "%s", text)

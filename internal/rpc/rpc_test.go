@@ -40,7 +40,7 @@ func echo(t *testing.T) *httptest.Server {
 	return s
 }
 
-func TestMessagesSurviveTheWay(t *testing.T) {
+func TestMessageRoundTrip(t *testing.T) {
 	s, c := echo(t), NewClient(2, nil)
 	defer c.Close()
 	in := wire.ProjectorReport{ID: "p", BootID: "b", ClusterID: "c", Sequence: 1<<63 + 5, Revision: 7,
@@ -59,7 +59,7 @@ func TestMessagesSurviveTheWay(t *testing.T) {
 	}
 }
 
-func TestErrorsCrossWithTheirCode(t *testing.T) {
+func TestErrorsKeepTheirCode(t *testing.T) {
 	s, c := echo(t), NewClient(2, nil)
 	defer c.Close()
 	var p *Problem
@@ -78,7 +78,7 @@ func TestErrorsCrossWithTheirCode(t *testing.T) {
 	}
 }
 
-func TestBadBodiesSayWhere(t *testing.T) {
+func TestBadBodyErrorsHavePosition(t *testing.T) {
 	s := echo(t)
 	for _, c := range []struct {
 		name, media, body string
@@ -93,8 +93,8 @@ func TestBadBodiesSayWhere(t *testing.T) {
 		{"text that is a number", MediaJSON, `{"id": 7}`, 400, `field "id" is a number, want a string`},
 		{"no object", MediaJSON, `[]`, 400, `it is an array, want an object`},
 		{"unknown field", MediaJSON, `{"idd": "x"}`, 400, `unknown field "idd"`},
-		{"a field twice", MediaJSON, `{"id": "x", "sequence": 1, "id": "y"}`, 400, `field "id" is there twice, again at line 1 column 28`},
-		{"two values", MediaJSON, `{"id":"x"} {}`, 400, "something follows the value"},
+		{"a field twice", MediaJSON, `{"id": "x", "sequence": 1, "id": "y"}`, 400, `field "id" occurs twice, again at line 1 column 28`},
+		{"two values", MediaJSON, `{"id":"x"} {}`, 400, "data follows the value"},
 		{"too large", MediaJSON, `{"id":"` + strings.Repeat("x", 1<<17) + `"}`, 413, "more than 65536 bytes"},
 		{"media", "text/html", `x`, 415, "send application/json"},
 		{"cbor", MediaCBOR, "\xff\xff", 400, "CBOR body"},
@@ -131,7 +131,7 @@ func TestBadBodiesSayWhere(t *testing.T) {
 func TestAnswersOfOtherPrograms(t *testing.T) {
 	for _, c := range []struct {
 		body, want string
-	}{{"", "HTTP status 404 and nothing in it"}, {"no such page\n", "INTERNAL: no such page"},
+	}{{"", "an empty answer with HTTP status 404"}, {"no such page\n", "INTERNAL: no such page"},
 		{strings.Repeat("x", 1<<22), "xxx…"}} {
 		p := ReadProblem(&http.Response{StatusCode: 404, Body: io.NopCloser(strings.NewReader(c.body))})
 		if !strings.Contains(p.Error(), c.want) || p.Status != 404 || len(p.Detail) > maxQuoted {
@@ -140,9 +140,9 @@ func TestAnswersOfOtherPrograms(t *testing.T) {
 	}
 }
 
-// TestUnreadyIsNoMoreThanIsRead checks that clients can read the whole answer for any number of reasons, and that it
+// TestUnreadyAnswerIsBounded checks that clients can read the whole answer for any number of reasons, and that it
 // has every code, with the number of reasons left out.
-func TestUnreadyIsNoMoreThanIsRead(t *testing.T) {
+func TestUnreadyAnswerIsBounded(t *testing.T) {
 	all := []Reason{{Code: "no_leader", Detail: "lost"}}
 	for i := range 5000 {
 		all = append(all, Reason{Code: "kv_unavailable", Detail: fmt.Sprintf("%d %s", i, strings.Repeat("\"", 5000))})
@@ -158,13 +158,13 @@ func TestUnreadyIsNoMoreThanIsRead(t *testing.T) {
 	}
 	if p := Unready(append(p.Reasons, Reason{Code: "kv_unavailable", Detail: "z"})); len(p.Reasons) != maxReasons+2 ||
 		p.Reasons[maxReasons].More != 4981 {
-		t.Errorf("told on: %d reasons, %+v", len(p.Reasons), p.Reasons[len(p.Reasons)-2:])
+		t.Errorf("passed on: %d reasons, %+v", len(p.Reasons), p.Reasons[len(p.Reasons)-2:])
 	}
 }
 
-// TestAnswersAreNotCut checks that an answer above the limit is reported with its size and its address, and taken
-// neither for a whole one nor for one that was cut off.
-func TestAnswersAreNotCut(t *testing.T) {
+// TestTooLargeAnswersAreReported checks that an answer above the limit is reported with its size and its address, and
+// taken neither for a whole one nor for one that was cut off.
+func TestTooLargeAnswersAreReported(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, strings.Repeat(" ", 100))
 	}))

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestBaseURL: what is made of an address is a URL that leads there, also of an address with a zone.
+// TestBaseURL checks that the URL of an address has its host, also if the address has a zone.
 func TestBaseURL(t *testing.T) {
 	for given, want := range map[string]string{
 		"10.0.0.1:9520": "http://10.0.0.1:9520", " m1.example:9520/ ": "http://m1.example:9520",

@@ -28,7 +28,7 @@ func TestByRole(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ByRole(nil, Indexer) != nil || ByRole(&tls.Config{MinVersion: tls.VersionTLS12}, Indexer) != nil {
-		t.Error("a configuration without CAs of its own knows no roles")
+		t.Error("a configuration without CAs of its own was converted")
 	}
 	forbidden := errors.New("forbidden by the person")
 	for _, c := range []struct {

@@ -33,7 +33,7 @@ const (
 )
 
 // ErrExists is wrapped when a file would be overwritten.
-var ErrExists = errors.New("the file exists already")
+var ErrExists = errors.New("the file already exists")
 
 // CA signs certificates: for development, and for clusters without a CA of their own.
 type CA struct {
@@ -87,7 +87,7 @@ func LoadCA(dir string) (*CA, error) {
 	parsed, err := x509.ParsePKCS8PrivateKey(key)
 	signer, ok := parsed.(crypto.Signer)
 	if err != nil || !ok {
-		return nil, fmt.Errorf("%w: %s is no PKCS#8 key that can sign", ErrFiles, filepath.Join(dir, CAKeyFile))
+		return nil, fmt.Errorf("%w: %s is not a PKCS#8 key that can sign", ErrFiles, filepath.Join(dir, CAKeyFile))
 	}
 	if pub, ok := signer.Public().(interface{ Equal(crypto.PublicKey) bool }); !ok || !pub.Equal(ca.cert.PublicKey) {
 		return nil, fmt.Errorf("%w: the key in %s is not that of %s", ErrFiles, CAKeyFile, CAFile)
@@ -96,8 +96,8 @@ func LoadCA(dir string) (*CA, error) {
 	return ca, nil
 }
 
-// Cap returns when the CA ends, and whether that is before a certificate of the given validity would end. Such a
-// certificate ends with its CA: it would not be accepted for longer, and a monitor of its end would warn too late.
+// Cap returns when the CA expires, and whether that is before a certificate of the given validity would expire. Such a
+// certificate expires with its CA: it would not be accepted for longer, and a monitor of its end would warn too late.
 func (ca *CA) Cap(validity time.Duration) (end time.Time, sooner bool) {
 	end = ca.cert.NotAfter
 	return end, time.Now().Add(validity).After(end)
@@ -123,7 +123,7 @@ func (ca *CA) Issue(dir, name string, req Request) (Files, error) {
 	}
 	end, sooner := ca.Cap(req.Validity)
 	if !time.Now().Before(end) {
-		return files, fmt.Errorf("%w: the CA ended at %s; make another one and replace it on all nodes", ErrFiles,
+		return files, fmt.Errorf("%w: the CA expired at %s; make another one and replace it on all nodes", ErrFiles,
 			end.UTC().Format(time.RFC3339))
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

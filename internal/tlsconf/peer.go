@@ -15,7 +15,7 @@ import (
 type Role string
 
 // The roles. An admin certificate makes its holder an administrator regardless of the cluster's users; a user
-// certificate stands for the user of that name, with the role that the cluster has for him.
+// certificate identifies the user of that name, whose role is stored in the cluster.
 const (
 	Manager   Role = "manager"
 	Projector Role = "projector"

@@ -2,9 +2,8 @@ package tlsconf
 
 import "testing"
 
-// TestWhoActsFor checks that a projector process may act for the projectors of its KV nodes, and no other process
-// may.
-func TestWhoActsFor(t *testing.T) {
+// TestPeerIs checks that a projector process, and no other, may act for the projectors of its KV nodes.
+func TestPeerIs(t *testing.T) {
 	for _, tt := range []struct {
 		peer Peer
 		role Role

@@ -36,9 +36,9 @@ func node(t *testing.T, ca *CA, role Role, id string) (s *Source, files Files, a
 // serial identifies a certificate.
 func serial(m *material) string { return m.cert.Leaf.SerialNumber.Text(16) }
 
-// TestARunningNodeTakesOverWhatItWouldStartWith checks that new files with which a process would not start leave the
+// TestReloadChecksFilesAsAtStart checks that new files with which a process would not start leave the
 // old ones in force, at a signal and when they are found; valid ones are put in force.
-func TestARunningNodeTakesOverWhatItWouldStartWith(t *testing.T) {
+func TestReloadChecksFilesAsAtStart(t *testing.T) {
 	ca, _ := authority(t)
 	stranger, _ := authority(t)
 	issue := func(ca *CA, p Peer) Files {
@@ -83,13 +83,13 @@ func TestARunningNodeTakesOverWhatItWouldStartWith(t *testing.T) {
 			err := s.Reload()
 			if tc.want == "" {
 				if want := serial(s.current.Load()); err != nil || byItself == was || byItself != want {
-					t.Errorf("it was not taken over by itself: %v\n%s", err, log)
+					t.Errorf("the files were not loaded automatically: %v\n%s", err, log)
 				}
 				return
 			}
 			if byItself != was || serial(s.current.Load()) != was || !errors.Is(err, ErrFiles) ||
 				!strings.Contains(err.Error(), tc.want) {
-				t.Errorf("it was taken over, or not refused as %q: %v", tc.want, err)
+				t.Errorf("the files were loaded, or not refused with %q: %v", tc.want, err)
 			}
 			if n := strings.Count(log.String(), "stay in force"); n != 2 { // once when found, once at the signal
 				t.Errorf("%d lines in the log:\n%s", n, log)
@@ -99,15 +99,15 @@ func TestARunningNodeTakesOverWhatItWouldStartWith(t *testing.T) {
 			put(files.Key, good.Key)
 			*now = now.Add(2*checkInterval + tc.back)
 			if got := serial(s.fresh()); got == was {
-				t.Errorf("good files were not taken over afterwards:\n%s", log)
+				t.Errorf("valid files were not loaded afterwards:\n%s", log)
 			}
 		})
 	}
 }
 
-// TestFilesThatBecomeGood checks that rejected files are tried again though they do not change: a certificate becomes
-// valid, a file becomes readable. The log reports the refusal once a day.
-func TestFilesThatBecomeGood(t *testing.T) {
+// TestRejectedFilesAreRetried checks that rejected files are read again although they have not changed: a certificate
+// becomes valid, a file becomes readable. The refusal is logged once a day.
+func TestRejectedFilesAreRetried(t *testing.T) {
 	ca, _ := authority(t)
 	s, files, now, log := node(t, ca, Indexer, "i1")
 	was := serial(s.fresh())
@@ -118,21 +118,21 @@ func TestFilesThatBecomeGood(t *testing.T) {
 	*now = start.Add(-25 * time.Hour)
 	for until := start.Add(-time.Hour); now.Before(until); *now = now.Add(20 * time.Minute) {
 		if serial(s.fresh()) != was {
-			t.Fatal("a certificate that is not valid yet was taken over")
+			t.Fatal("a certificate that is not valid yet was loaded")
 		}
 	}
 	if n := strings.Count(log.String(), "stay in force"); n != 1 {
-		t.Errorf("the log says %d times in a day that the files are refused:\n%s", n, log)
+		t.Errorf("the refusal of the files is logged %d times in a day:\n%s", n, log)
 	}
 	*now = start.Add(recheckInterval)
 	if serial(s.fresh()) == was {
-		t.Errorf("it was not taken over when it became valid:\n%s", log)
+		t.Errorf("the certificate was not loaded when it became valid:\n%s", log)
 	}
 }
 
-// TestGoodFilesEndARefusal checks that rejected files that come back, after valid ones were put in force at a signal,
+// TestValidFilesEndRejection checks that rejected files that come back, after valid ones were put in force at a signal,
 // are checked and rejected anew.
-func TestGoodFilesEndARefusal(t *testing.T) {
+func TestValidFilesEndRejection(t *testing.T) {
 	ca, dir := authority(t)
 	s, files, now, log := node(t, ca, Indexer, "i1")
 	s.fresh()
@@ -142,7 +142,7 @@ func TestGoodFilesEndARefusal(t *testing.T) {
 		*now = now.Add(2 * checkInterval)
 		s.fresh()
 		if said := strings.Count(log.String(), "stay in force"); said != n {
-			t.Errorf("the log says %d times that files are refused, want %d:\n%s", said, n, log)
+			t.Errorf("refused files are logged %d times, want %d:\n%s", said, n, log)
 		}
 		if err := os.Rename(files.Cert, bad); err != nil {
 			t.Fatal(err)
@@ -157,9 +157,9 @@ func TestGoodFilesEndARefusal(t *testing.T) {
 	}
 }
 
-// TestACertificateEndsWhenOneUseOfItDoes checks a certificate that is accepted as a server's and as a client's by CAs
+// TestCertificateEndsWithFirstUse checks a certificate that is accepted as a server's and as a client's by CAs
 // that end at different times. It ends at the earlier time.
-func TestACertificateEndsWhenOneUseOfItDoes(t *testing.T) {
+func TestCertificateEndsWithFirstUse(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, tc := range []struct{ leaf, server, client int }{{9, 5, 7}, {9, 7, 5}, {5, 7, 9}} {
 		dir := t.TempDir()
@@ -195,9 +195,9 @@ func TestACertificateEndsWhenOneUseOfItDoes(t *testing.T) {
 	}
 }
 
-// TestACAIsReplacedUnderNodes checks that, during the steps of docs/security.md, the nodes accept each other at any
+// TestCARotationOfRunningNodes checks that, during the steps of docs/security.md, the nodes accept each other at any
 // time.
-func TestACAIsReplacedUnderNodes(t *testing.T) {
+func TestCARotationOfRunningNodes(t *testing.T) {
 	before, oldDir := authority(t)
 	after, newDir := authority(t)
 	one, oneFiles, _, _ := node(t, before, Manager, "m1")
@@ -236,17 +236,17 @@ func TestACAIsReplacedUnderNodes(t *testing.T) {
 	say("both do")
 	for who, s := range map[string]*Source{"m1": one, "m2": two} {
 		if err := s.current.Load().cert.Leaf.CheckSignatureFrom(after.cert); err != nil {
-			t.Errorf("%s shows no certificate of the new CA: %v", who, err)
+			t.Errorf("%s presents no certificate of the new CA: %v", who, err)
 		}
 		if s.Recheck(was) == nil {
-			t.Errorf("%s trusts the old CA still", who)
+			t.Errorf("%s still trusts the old CA", who)
 		}
 	}
 }
 
-// TestTheEndIsSaid checks that a running process logs once a day, for the last two weeks, that its certificate ends,
-// and once more when it has ended; a new certificate stops that. The end is that of the chain.
-func TestTheEndIsSaid(t *testing.T) {
+// TestExpiryIsLogged checks that a running process logs once a day, in the last two weeks, that its certificate
+// expires, and once more when it has expired; a new certificate stops that. The end is that of the chain.
+func TestExpiryIsLogged(t *testing.T) {
 	ca, err := CreateCA(t.TempDir(), "test", 100*24*time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -262,9 +262,10 @@ func TestTheEndIsSaid(t *testing.T) {
 		for ; now.Before(to); *now = now.Add(20 * time.Minute) {
 			s.fresh()
 		}
-		if a, b := strings.Count(log.String(), "ends soon"), strings.Count(log.String(), "has ended"); a != soon ||
+		if a, b := strings.Count(log.String(), "expires soon"), strings.Count(log.String(), "has expired"); a != soon ||
 			b != ended {
-			t.Errorf("until %s: %d times that it ends, %d that it has, want %d and %d\n%s", to, a, b, soon, ended, log)
+			t.Errorf("until %s: %d messages that it expires soon, %d that it has expired, want %d and "+
+				"%d\n%s", to, a, b, soon, ended, log)
 		}
 	}
 	pass(end.Add(-warnBeforeEnd-time.Hour), 0, 0)
@@ -281,10 +282,10 @@ func TestTheEndIsSaid(t *testing.T) {
 	write(t, files.CA, pemOf(t, later))
 	pass(now.Add(100*24*time.Hour), 0, 0)
 	if new, _ := s.Ends(); !new.Equal(later.cert.NotAfter) {
-		t.Errorf("with a new certificate it ends at %s", new)
+		t.Errorf("the new certificate ends at %s", new)
 	}
 	if _, ok := (*Source)(nil).Ends(); ok {
-		t.Error("without TLS something ends")
+		t.Error("a source without TLS has an end")
 	}
 }
 

@@ -151,11 +151,12 @@ func (s *Source) warn(now time.Time) {
 		return
 	}
 	if s.warned = now; left <= 0 {
-		s.log.Error("the TLS certificate has ended, nobody takes it: replace the file, it is taken over without a restart",
+		s.log.Error("the TLS certificate has expired and is rejected by others: replace the file; it is loaded without a "+
+			"restart",
 			"file", s.files.Cert, "ended_at", m.ends.UTC().Format(time.RFC3339))
 		return
 	}
-	s.log.Warn("the TLS certificate ends soon: replace the file, it is taken over without a restart", "file",
+	s.log.Warn("the TLS certificate expires soon: replace the file; it is loaded without a restart", "file",
 		s.files.Cert, "left", left.Round(time.Minute))
 }
 
@@ -238,7 +239,7 @@ func (s *Source) fits(m *material, now time.Time) (ends time.Time, err error) {
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
 		found, err := verified(chain, m, now, usage)
 		if err != nil {
-			return ends, fmt.Errorf("with the CAs of %s other nodes would not take it: %w", s.files.CA, err)
+			return ends, fmt.Errorf("with the CAs of %s other nodes would reject it: %w", s.files.CA, err)
 		}
 		if way := lasts(found); way.Before(ends) {
 			ends = way

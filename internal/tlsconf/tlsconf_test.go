@@ -163,7 +163,7 @@ func TestHandshakes(t *testing.T) {
 			c.MinVersion, c.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
 			return c
 		}(), want: "protocol version"},
-		{name: "a server whose certificate has ended", server: expired, client: toManager(manager), at: late,
+		{name: "a server whose certificate has expired", server: expired, client: toManager(manager), at: late,
 			want: "expired"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -185,8 +185,8 @@ func isReset(err error) bool {
 	return strings.Contains(err.Error(), "connection reset") || strings.Contains(err.Error(), "broken pipe")
 }
 
-// TestAHostThatIsNotNamed checks that a user's client requires the dialled name or address in the certificate.
-func TestAHostThatIsNotNamed(t *testing.T) {
+// TestUnlistedHostIsRejected checks that a user's client requires the dialled name or address in the certificate.
+func TestUnlistedHostIsRejected(t *testing.T) {
 	ca, dir := authority(t)
 	s, _ := open(t, ca, Request{Peer: Peer{Manager, "m1"}, Hosts: []string{"m1.example.org"}})
 	user, err := Open(Files{CA: filepath.Join(dir, CAFile)}, nil)
@@ -309,7 +309,7 @@ func TestRecheck(t *testing.T) {
 	now := server.now
 	server.now = func() time.Time { return leaf.NotAfter.Add(time.Second) }
 	if err := server.Recheck(shown); err == nil {
-		t.Error("it has ended, and counts")
+		t.Error("an expired certificate is valid")
 	}
 	server.now = now
 	write(t, files.CA, append(read(t, filepath.Join(oldDir, CAFile)), read(t, filepath.Join(newDir, CAFile))...))
@@ -318,7 +318,7 @@ func TestRecheck(t *testing.T) {
 	}
 	write(t, files.CA, read(t, filepath.Join(newDir, CAFile)))
 	if err := server.Recheck(shown); err == nil {
-		t.Error("its CA is trusted no more, and it counts")
+		t.Error("a certificate of a CA that is no longer trusted is valid")
 	}
 }
 
@@ -338,8 +338,8 @@ func write(t *testing.T, path string, b []byte) {
 	}
 }
 
-// TestWhatANodeNeeds checks that a process starts only with a certificate of its own role and id.
-func TestWhatANodeNeeds(t *testing.T) {
+// TestNodeCertificateIsRequired checks that a process starts only with a certificate of its own role and id.
+func TestNodeCertificateIsRequired(t *testing.T) {
 	ca, _ := authority(t)
 	_, files := open(t, ca, Request{Peer: Peer{Indexer, "i1"}})
 	_, any := open(t, ca, Request{Peer: Peer{Indexer, AnyID}})
@@ -380,16 +380,16 @@ func TestWhatANodeNeeds(t *testing.T) {
 	}
 }
 
-// TestNoneOutlivesItsCA checks that a certificate ends with its CA at the latest, and that none is issued by a CA
-// that has ended.
-func TestNoneOutlivesItsCA(t *testing.T) {
+// TestCertificatesEndWithTheirCA checks that a certificate ends with its CA at the latest, and that none is issued by
+// a CA that has ended.
+func TestCertificatesEndWithTheirCA(t *testing.T) {
 	ended, err := CreateCA(t.TempDir(), "ended", -time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := ended.Issue(t.TempDir(), "i1", Request{Peer: Peer{Indexer, "i1"}}); !errors.Is(err, ErrFiles) ||
-		!strings.Contains(err.Error(), "the CA ended at") {
-		t.Errorf("by a CA that has ended: %v", err)
+		!strings.Contains(err.Error(), "the CA expired at") {
+		t.Errorf("issued by a CA that has expired: %v", err)
 	}
 	ca, err := CreateCA(t.TempDir(), "short", time.Hour)
 	if err != nil {
@@ -405,7 +405,7 @@ func TestNoneOutlivesItsCA(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := pair.Leaf.NotAfter; got.After(ca.cert.NotAfter) || got.Equal(ca.cert.NotAfter) != sooner {
-			t.Errorf("validity %s: it ends at %s, its CA at %s", validity, got, ca.cert.NotAfter)
+			t.Errorf("validity %s: the certificate ends at %s, its CA at %s", validity, got, ca.cert.NotAfter)
 		}
 	}
 	if end, sooner := ca.Cap(2 * time.Hour); !sooner || !end.Equal(ca.cert.NotAfter) {
@@ -413,8 +413,8 @@ func TestNoneOutlivesItsCA(t *testing.T) {
 	}
 }
 
-// TestFilesAreKept checks that only the owner may read keys, and that files are overwritten only on request.
-func TestFilesAreKept(t *testing.T) {
+// TestFilesAreNotOverwritten checks that only the owner may read keys, and that files are overwritten only on request.
+func TestFilesAreNotOverwritten(t *testing.T) {
 	ca, dir := authority(t)
 	if _, err := CreateCA(dir, "again", time.Hour); !errors.Is(err, ErrExists) {
 		t.Errorf("a second CA in one folder: %v", err)
@@ -424,7 +424,7 @@ func TestFilesAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := ca.Issue(dir, "m1", Request{Peer: Peer{Manager, "m1"}}); !errors.Is(err, ErrExists) {
-		t.Errorf("written over: %v", err)
+		t.Errorf("a file was overwritten: %v", err)
 	}
 	for _, path := range []string{files.Key, filepath.Join(dir, CAKeyFile)} {
 		if s, err := os.Stat(path); err != nil || s.Mode().Perm() != 0o600 {
@@ -455,7 +455,7 @@ func TestExposure(t *testing.T) {
 			t.Errorf("%s: %v", addr, err)
 		}
 		if none.MayListen(true, Address{"rest", addr}) != nil || (&Source{}).MayListen(false, Address{"rest", addr}) != nil {
-			t.Errorf("%s: refused although it is allowed", addr)
+			t.Errorf("%s: refused although --insecure permits it", addr)
 		}
 	}
 }

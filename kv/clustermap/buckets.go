@@ -36,8 +36,8 @@ const (
 	MaxBucketName = 100
 )
 
-// maxDropped bounds how many buckets that were created at run time and dropped again the map remembers; it keeps the
-// newest.
+// maxDropped is the maximum number of buckets, created at run time and dropped again, that the map records; the newest
+// are kept.
 const maxDropped = 256
 
 // Dropped is a bucket that was dropped: nodes remove its data. A configured bucket stays listed, so that it is not
@@ -49,7 +49,7 @@ type Dropped struct {
 	Made bool `json:"made,omitempty"`
 }
 
-// HasDropped reports whether the map records that bucket as dropped; it forgets the oldest (maxDropped).
+// HasDropped reports whether the map records that bucket as dropped. The oldest records are deleted (maxDropped).
 func (m Map) HasDropped(name, uuid string) bool {
 	return slices.ContainsFunc(m.Dropped, func(d Dropped) bool { return d.Name == name && d.UUID == uuid })
 }

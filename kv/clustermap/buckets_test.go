@@ -67,9 +67,9 @@ func TestBucketChangesRefused(t *testing.T) {
 	}
 }
 
-// TestBucketIsEdited checks that settings other than replicas can change at any time, and that setting the present
+// TestEditBucket checks that settings other than replicas can change at any time, and that setting the present
 // value is no change.
-func TestBucketIsEdited(t *testing.T) {
+func TestEditBucket(t *testing.T) {
 	t.Parallel()
 	m := Derive(nodes(3), specs(8, 1))
 	name := m.Buckets[0].Name
@@ -93,9 +93,9 @@ func TestBucketIsEdited(t *testing.T) {
 	}
 }
 
-// TestBucketIsEditedAgain sets the present number of replicas: that creates the replicas that a stopped operation has
-// left out, and does nothing if none is missing or an operation is in progress.
-func TestBucketIsEditedAgain(t *testing.T) {
+// TestEditCreatesMissingReplicas sets the present number of replicas: that creates the replicas that a stopped
+// operation has left out, and does nothing if none is missing or an operation is in progress.
+func TestEditCreatesMissingReplicas(t *testing.T) {
 	t.Parallel()
 	m := Derive(nodes(3), specs(8, 0))
 	change := func(m Map, operation string) Map {
@@ -114,7 +114,7 @@ func TestBucketIsEditedAgain(t *testing.T) {
 	m = m.Finish() // like a stop, and a failover
 	if n, err := m.ChangeBuckets(BucketChange{Name: m.Buckets[0].Name,
 		Edit: &BucketEdit{Replicas: new(2), KeepReplicas: true}}); err != nil || n.Newer(m) {
-		t.Errorf("by who may not: %+v %v", n.Operation, err)
+		t.Errorf("without permission: %+v %v", n.Operation, err)
 	}
 	n := change(m, "b")
 	if !n.Newer(m) || n.Operation == nil || n.Operation.ID != "b" || n.Operation.VBuckets != 8 {
@@ -129,9 +129,9 @@ func TestBucketIsEditedAgain(t *testing.T) {
 	}
 }
 
-// TestBucketsThatComeAndGo checks that a map remembers dropped buckets: all configured ones, and the newest of the
+// TestDroppedBucketsAreRecorded checks that a map records dropped buckets: all configured ones, and the newest of the
 // others. The map fits the configuration throughout; a map with a bucket that was never created does not.
-func TestBucketsThatComeAndGo(t *testing.T) {
+func TestDroppedBucketsAreRecorded(t *testing.T) {
 	t.Parallel()
 	configured := specs(8, 1)
 	first := Derive(nodes(3), configured)
@@ -165,24 +165,24 @@ func TestBucketsThatComeAndGo(t *testing.T) {
 	}
 	if n := len(long.Dropped); n != maxDropped+1 || long.Dropped[0] != want[0] || long.HasDropped("b", "1") ||
 		!long.HasDropped("b", fmt.Sprint(maxDropped+2)) {
-		t.Errorf("%d dropped buckets are remembered, from %+v on", n, long.Dropped[:2])
+		t.Errorf("%d dropped buckets are recorded, from %+v on", n, long.Dropped[:2])
 	}
 	if m.Check(nil) != nil {
 		t.Error("nodes that are not started with a dropped bucket any more:", m.Check(nil))
 	}
 	again := append(slices.Clone(configured), Spec{Name: "new", UUID: "u", VBuckets: 8})
 	if m.Check(again) == nil {
-		t.Error("a bucket that nobody made is configured")
+		t.Error("a map that lacks a configured bucket passes")
 	}
 	strange := first.Clone()
 	strange.Buckets = append(strange.Buckets, Bucket{Name: "s", UUID: "u", Chains: strange.Buckets[0].Chains})
 	if strange.Check(configured) == nil {
-		t.Error("a bucket that nobody made is in the map")
+		t.Error("a map with a bucket that was never created passes")
 	}
 	twice := m.Clone()
 	twice.Buckets = append(twice.Buckets, twice.Buckets[0])
 	if twice.Check(configured) == nil {
-		t.Error("two buckets of one name are in the map")
+		t.Error("a map with two buckets of one name passes")
 	}
 }
 

@@ -45,7 +45,7 @@ func (m Map) StartRebalance(id string, add []Node, remove []string) (Map, error)
 	}
 	for _, r := range remove {
 		if _, ok := n.Node(r); !ok {
-			return m, fmt.Errorf("%w: node %q is to be removed but is no member (members: %s)", ErrNoMember, r,
+			return m, fmt.Errorf("%w: node %q is to be removed but is not a member (members: %s)", ErrNoMember, r,
 				strings.Join(n.ids(), ", "))
 		}
 	}
@@ -317,7 +317,7 @@ func (m Map) Failover(nodes []string, copies func(bucket string, vb uint16) []Co
 	return n, all, nil
 }
 
-// bestOf returns the best copy on these nodes, nil for none, and the highest seqno that any copy knows of.
+// bestOf returns the best copy on these nodes, nil if there is none, and the highest Known of all copies.
 func bestOf(copies []Copy, nodes []string) (best *Copy, known uint64) {
 	for i, c := range copies {
 		known = max(known, c.Known, c.High)

@@ -1,4 +1,5 @@
-// Package clustermap holds which node of a KV cluster has which copies of which vbuckets, and plans changes of that.
+// Package clustermap has the map of a KV cluster, which states the node of each copy of each vbucket, and plans its
+// changes.
 //
 // Every node derives the same first map from the same list of nodes. A map is replaced only by one with a higher
 // (RevEpoch, Rev), and every change produces such a map. A plan leaves each vbucket with one active copy and with

@@ -113,9 +113,9 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestANewerMap checks that a map of a newer version is recognized, whether or not it can be read here, and is
+// TestNewerFormat checks that a map of a newer version is recognized, whether or not it can be read here, and is
 // distinguished from a damaged one. Every revision has the format of its maker; a map of the format before is read.
-func TestANewerMap(t *testing.T) {
+func TestNewerFormat(t *testing.T) {
 	users := `[{"name":"ann","roles":["of_another_time[b:s:c]"]}]`
 	for _, x := range []struct {
 		text           string

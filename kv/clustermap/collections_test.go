@@ -9,9 +9,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestNoIDIsGivenTwice checks that no id and no uid is assigned to two different manifests, whichever maps of earlier
+// TestIDsAreUnique checks that no id and no uid is assigned to two different manifests, whichever maps of earlier
 // epochs are superseded: a map is superseded if the next one, of a later epoch, is based on an earlier map.
-func TestNoIDIsGivenTwice(t *testing.T) {
+func TestIDsAreUnique(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seen := []Map{Derive(nodes(3), specs(8, 1))} // all maps made, in any epoch
 		ids, uids := map[uint32]string{}, map[uint64]string{}
@@ -42,8 +42,8 @@ func TestNoIDIsGivenTwice(t *testing.T) {
 	})
 }
 
-// TestIDsEnd checks that a bucket without ids left returns an error, and does not start again with the first id.
-func TestIDsEnd(t *testing.T) {
+// TestIDsExhausted checks that a bucket without ids left returns an error, and does not start again with the first id.
+func TestIDsExhausted(t *testing.T) {
 	m := Derive(nodes(1), specs(8, 0))
 	change := CollectionChange{Bucket: m.Buckets[0].Name, Scope: "s"}
 	m, err := m.ChangeCollections(change)

@@ -48,8 +48,8 @@ func TestPromises(t *testing.T) {
 	}
 }
 
-// believer is a node of the model: the state on its disk. It may be restarted at any moment.
-type believer struct {
+// modelNode is a node of the model: the state on its disk. It may be restarted at any moment.
+type modelNode struct {
 	have     *version
 	promises Promises
 	reserved int64 // epoch
@@ -79,10 +79,10 @@ func (v *version) after(o *version) bool {
 	return false
 }
 
-// TestNothingTakenIsUndone checks that a map that was planned without a map that a node has accepted never replaces
+// TestAcceptedMapsAreNotUndone checks that a map that was planned without a map that a node has accepted never replaces
 // it, in whatever order nodes are asked, maps arrive or get lost, and nodes die. Of five nodes three always remain:
 // halves that fail each other over would be two clusters.
-func TestNothingTakenIsUndone(t *testing.T) {
+func TestAcceptedMapsAreNotUndone(t *testing.T) {
 	made := 0
 	for seed := range uint64(15000) {
 		w := newWorld(t, seed)
@@ -101,7 +101,7 @@ type world struct {
 	t     *testing.T
 	r     *rand.Rand
 	seed  uint64
-	nodes []*believer
+	nodes []*modelNode
 	plans map[int]*plan // failovers being planned, by maker; in memory
 	sent  []message
 	made  int
@@ -117,7 +117,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 1)), seed: seed, plans: map[int]*plan{}}
 	first := &version{epoch: 1, rev: 1, members: []int{0, 1, 2, 3, 4}}
 	for range first.members {
-		w.nodes = append(w.nodes, &believer{have: first})
+		w.nodes = append(w.nodes, &modelNode{have: first})
 	}
 	return w
 }

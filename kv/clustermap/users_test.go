@@ -87,7 +87,7 @@ func TestChangeUser(t *testing.T) {
 		}
 	}
 	if _, err := m.ChangeUser(UserChange{User: "z", Roles: &none, Keys: first}); !errors.Is(err, access.ErrAccess) {
-		t.Errorf("one user more than may be: %v", err)
+		t.Errorf("one user more than the limit: %v", err)
 	}
 }
 
@@ -198,14 +198,14 @@ func TestChangeGroup(t *testing.T) {
 		group(GroupChange{Group: fmt.Sprintf("g%03d", i), Roles: &none})
 	}
 	if _, err := m.ChangeGroup(GroupChange{Group: "z", Roles: &none}); !errors.Is(err, access.ErrAccess) {
-		t.Errorf("one group more than may be: %v", err)
+		t.Errorf("one group more than the limit: %v", err)
 	}
 	many := make([]string, 0, access.MaxGroupsOfUser+1)
 	for i := range access.MaxGroupsOfUser + 1 {
 		many = append(many, m.Groups[i].ID)
 	}
 	if _, err := m.ChangeUser(UserChange{User: "u", Groups: &many}); !errors.Is(err, access.ErrAccess) {
-		t.Errorf("in one group more than may be: %v", err)
+		t.Errorf("in one group more than the limit: %v", err)
 	}
 	m.Groups[0], m.Groups[1] = m.Groups[1], m.Groups[0]
 	if m.Check(specs(8, 1)) == nil {

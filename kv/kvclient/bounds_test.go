@@ -10,7 +10,7 @@ import (
 
 // The header of a frame must not cause allocations beyond the received data, plus one chunk (which bytes.Buffer
 // allocates twice under the race detector).
-func TestNoMemoryForClaims(t *testing.T) {
+func TestLengthsBoundAllocations(t *testing.T) {
 	frame, err := mcbp.Append(nil, mcbp.Frame{Header: mcbp.Response(mcbp.Request(mcbp.OpGet, 1, 2), mcbp.StatusOK),
 		Extras: []byte{0, 0, 0, 0}, Value: []byte("value")})
 	if err != nil {

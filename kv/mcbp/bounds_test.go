@@ -8,7 +8,7 @@ import (
 )
 
 // Lengths in a frame and its fields must not cause allocations beyond the data.
-func TestNoMemoryForClaims(t *testing.T) {
+func TestLengthsBoundAllocations(t *testing.T) {
 	var valid [][]byte
 	for _, f := range []Frame{
 		{Header: Request(OpDCPStreamReq, 3, 4), Extras: StreamRequest{End: EndOfTime}.AppendExtras(nil)},

@@ -159,7 +159,7 @@ type EndReason uint32
 // The reasons of STREAM_END.
 const (
 	EndOK             EndReason = 0 // a finite stream reached its end
-	EndClosed         EndReason = 1 // closed by us
+	EndClosed         EndReason = 1 // closed by the consumer
 	EndStateChanged   EndReason = 2 // the vbucket is no longer active there
 	EndDisconnected   EndReason = 3
 	EndTooSlow        EndReason = 4

@@ -176,7 +176,7 @@ func (c *ClusterConfig) Validate() error {
 	nodes := c.NumNodes()
 	switch {
 	case c.NodeLocator != "" && c.NodeLocator != "vbucket":
-		return fmt.Errorf("%w: nodeLocator is %q, want \"vbucket\": %w; take a Couchbase or ephemeral bucket", ErrConfig,
+		return fmt.Errorf("%w: nodeLocator is %q, want \"vbucket\": %w; use a Couchbase or ephemeral bucket", ErrConfig,
 			c.NodeLocator, ErrNoVBuckets)
 	case n > MaxVBuckets || bits.OnesCount(uint(n)) != 1:
 		return fmt.Errorf("%w: vBucketMap has %d vbuckets, want a power of two from 1 to %d", ErrConfig, n, MaxVBuckets)

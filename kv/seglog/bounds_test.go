@@ -8,9 +8,9 @@ import (
 	"tidemark/internal/testing/allocbound"
 )
 
-// TestNoMemoryForClaims checks that memory is allocated only for bytes that exist, whatever a record's header claims,
-// even with a correct checksum beside the length.
-func TestNoMemoryForClaims(t *testing.T) {
+// TestLengthsBoundAllocations checks that memory is allocated only for bytes that exist, whatever a record's header
+// claims, even with a correct checksum beside the length.
+func TestLengthsBoundAllocations(t *testing.T) {
 	r := bufio.NewReaderSize(nil, readBufferBytes)
 	scan := func(content []byte) {
 		for _, last := range []bool{false, true} {

@@ -9,7 +9,7 @@ import (
 
 // Beyond the memory that a connection reads into, memory is only allocated for what has arrived, whatever a node
 // announces.
-func TestNoMemoryForClaims(t *testing.T) {
+func TestLengthsBoundAllocations(t *testing.T) {
 	compressed := mcbp.Request(mcbp.OpDCPMutation, 1, 2)
 	compressed.Datatype = mcbp.DatatypeSnappy | mcbp.DatatypeXattr
 	for _, f := range []mcbp.Frame{

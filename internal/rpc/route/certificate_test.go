@@ -10,9 +10,9 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
-// TestAProcessWithoutTLSShowsNoEnd checks that a process without a certificate has no metric of its end, which an
-// alert would take for a time long past.
-func TestAProcessWithoutTLSShowsNoEnd(t *testing.T) {
+// TestNoCertificateMetricWithoutTLS checks that a process without a certificate has no metric of its end: an alert
+// would treat 0 as a time long past.
+func TestNoCertificateMetricWithoutTLS(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := tlsconf.CreateCA(dir, "test", time.Hour); err != nil {
 		t.Fatal(err)

@@ -167,9 +167,9 @@ func (c *connLimit) logClosed(gone *limitedConn) {
 	}
 	c.mu.Unlock()
 	if due {
-		c.log.Warn("more connections than this process has files for: the oldest without a call is closed, of the host "+
-			"that has the most; allow it more files (ulimit -n, LimitNOFILE=), or see who connects", "listens",
-			c.Addr().String(), "limit", c.most, "host", gone.host, "of_it", idle, "closed", count)
+		c.log.Warn("connection limit reached, a third of the open files: closing the oldest idle connection of the host "+
+			"that has the most; raise the limit of files (ulimit -n, LimitNOFILE=), or find out what connects", "address",
+			c.Addr().String(), "limit", c.most, "host", gone.host, "idle_of_host", idle, "closed", count)
 	}
 }
 

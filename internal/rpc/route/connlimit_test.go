@@ -21,7 +21,7 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
-// from is a connection from an address, which a listener of them gives.
+// from is a connection from an address. callers returns such connections.
 type from struct {
 	net.Conn
 	addr string
@@ -42,11 +42,12 @@ type callers struct {
 func (c *callers) Accept() (net.Conn, error) { return c.next, nil }
 func (c *callers) Addr() net.Addr            { return &from{addr: "127.0.0.1:9520"} }
 
-// TestWhoIsClosedForOthers checks that beyond the bound the oldest connection without a call is closed, of the host
-// that has the most, and that Accept waits for a new connection to become old enough, unless another one is closed.
-func TestWhoIsClosedForOthers(t *testing.T) { synctest.Test(t, whoIsClosed) }
+// TestConnectionLimitClosesIdle checks that beyond the bound the oldest connection without a call is closed, of the
+// host that has the most, and that Accept waits for a new connection to become old enough, unless another one is
+// closed.
+func TestConnectionLimitClosesIdle(t *testing.T) { synctest.Test(t, connectionLimitClosesIdle) }
 
-func whoIsClosed(t *testing.T) {
+func connectionLimitClosesIdle(t *testing.T) {
 	var log bytes.Buffer
 	in := &callers{}
 	c := newConnLimit(in, 4, hclog.New(&hclog.LoggerOptions{Output: &log}))
@@ -149,14 +150,14 @@ func whoIsClosed(t *testing.T) {
 	if sum != 2 {
 		t.Errorf("%v, not two connections without a call", c.idle)
 	}
-	if n := strings.Count(log.String(), "more connections than"); n != 1 || len(c.all) != 4 {
-		t.Errorf("it is logged %d times, %d are open:\n%s", n, len(c.all), log.String())
+	if n := strings.Count(log.String(), "connection limit reached"); n != 1 || len(c.all) != 4 {
+		t.Errorf("the limit is logged %d times, %d connections are open:\n%s", n, len(c.all), log.String())
 	}
 }
 
-// TestAServerKeepsItsConnectionsBounded checks that clients that connect and send nothing keep no others out, with and
+// TestServerBoundsConnections checks that clients that connect and send nothing keep no others out, with and
 // without TLS, and that responses arrive completely.
-func TestAServerKeepsItsConnectionsBounded(t *testing.T) {
+func TestServerBoundsConnections(t *testing.T) {
 	ca, err := tlsconf.CreateCA(t.TempDir(), "test", time.Hour)
 	if err != nil {
 		t.Fatal(err)

@@ -2,5 +2,5 @@
 
 package route
 
-// openFiles is not known here.
+// openFiles reports that the limit of open files is unknown on this platform.
 func openFiles() (most uint64, known bool) { return 0, false }

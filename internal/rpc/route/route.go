@@ -233,7 +233,7 @@ func (m *Mux) Handler(lacks string) http.Handler {
 		methods := slices.Compact(slices.Sorted(slices.Values(m.methods[path])))
 		m.router.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", strings.Join(methods, ", "))
-			rpc.WriteProblem(w, rpc.Refuse(errcode.MethodNotAllowed, "%s takes %s, not %s", r.URL.Path,
+			rpc.WriteProblem(w, rpc.Refuse(errcode.MethodNotAllowed, "%s accepts %s, not %s", r.URL.Path,
 				strings.Join(methods, " or "), r.Method))
 		})
 	}

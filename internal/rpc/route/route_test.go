@@ -44,7 +44,7 @@ func table(t *testing.T) *Table {
 	if err := places.Enter("another"); err != nil {
 		t.Fatal(err)
 	}
-	nobody := Role{Name: "nobody", Check: func(*http.Request) error { return errors.New("not you") }}
+	nobody := Role{Name: "nobody", Check: func(*http.Request) error { return errors.New("never permitted") }}
 	named := Role{Name: "who says a name", Check: func(r *http.Request) error {
 		if r.Header.Get("Name") == "" {
 			return rpc.Refuse(errcode.Unauthenticated, "a name is needed")
@@ -78,8 +78,8 @@ func table(t *testing.T) *Table {
 	}}
 }
 
-// TestWhatATableAnswers checks that each refusal is a problem with its code, and that Allow lists the other methods.
-func TestWhatATableAnswers(t *testing.T) {
+// TestTableAnswers checks that each refusal is a problem with its code, and that Allow lists the other methods.
+func TestTableAnswers(t *testing.T) {
 	h := table(t).Handler()
 	for _, tc := range []struct {
 		method, path, sent, name string
@@ -129,9 +129,9 @@ func TestWhatATableAnswers(t *testing.T) {
 	}
 }
 
-// TestPathsThatAreNone checks that routes that the router would silently ignore make the construction of the port
-// panic.
-func TestPathsThatAreNone(t *testing.T) {
+// TestInvalidRoutesPanic checks that the construction of a port panics for routes that the router would silently
+// ignore.
+func TestInvalidRoutesPanic(t *testing.T) {
 	for name, paths := range map[string][][2]string{
 		"":                   {{"GET", "/a/{x}"}, {"POST", "/a/{x}"}, {"", "/a/{x}"}, {"GET", "/b/{x:[0-9]+}:y"}},
 		"no slash":           {{"GET", "a"}},
@@ -261,7 +261,7 @@ func slowBodies(t *testing.T) {
 			t.Errorf("%s: %q %v, want %s", sent, line, err, want)
 		}
 		if took := time.Since(began); want == "408" && took != BodyTime {
-			t.Errorf("a body that does not come was waited for %s", took)
+			t.Errorf("the server waited %s for a body that does not arrive", took)
 		}
 		_ = c.Close()
 	}
@@ -271,10 +271,11 @@ func slowBodies(t *testing.T) {
 	}
 }
 
-// TestTheBodysTimeBegins checks that it begins with the call, not after the sender was authenticated.
-func TestTheBodysTimeBegins(t *testing.T) { synctest.Test(t, bodysTimeBegins) }
+// TestBodyTimeBeginsWithCall checks that the time to receive a body begins with the call, not after the sender was
+// authenticated.
+func TestBodyTimeBeginsWithCall(t *testing.T) { synctest.Test(t, bodyTimeBeginsWithCall) }
 
-func bodysTimeBegins(t *testing.T) {
+func bodyTimeBeginsWithCall(t *testing.T) {
 	l := pipenet.Listen()
 	asks := Role{Name: "whom a slow one knows", Check: func(*http.Request) error { time.Sleep(BodyTime / 2); return nil }}
 	s := &Server{Log: hclog.NewNullLogger(), Grace: time.Second, Handler: (&Table{Routes: []Route{
@@ -301,9 +302,9 @@ func bodysTimeBegins(t *testing.T) {
 	}
 }
 
-// TestCut checks that a server with Cut ends its requests when its shutdown begins; those of another server have its
-// grace.
-func TestCut(t *testing.T) { synctest.Test(t, cut) }
+// TestShutdownWithCut checks that a server with Cut ends its requests when its shutdown begins; those of another
+// server have its grace.
+func TestShutdownWithCut(t *testing.T) { synctest.Test(t, cut) }
 
 func cut(t *testing.T) {
 	for _, cuts := range []bool{false, true} {

@@ -48,7 +48,7 @@ func (r *reader) take(rows []v1.Row) error {
 		case v <= last:
 			return fmt.Errorf("%s: version %d comes after %d", row.ID, v, last)
 		case once[row.ID]:
-			return fmt.Errorf("%s is there twice in one answer, as version %d too: it is of more than one state", row.ID, v)
+			return fmt.Errorf("%s occurs twice in one answer, as version %d too: it is of more than one state", row.ID, v)
 		case v < r.seen[row.ID]:
 			return fmt.Errorf("%s is at version %d, and the session has seen %d; nothing was said to be lost", row.ID, v,
 				r.seen[row.ID])
