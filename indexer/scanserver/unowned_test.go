@@ -102,7 +102,7 @@ func TestScansAreBounded(t *testing.T) {
 		var p rpc.Problem
 		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusServiceUnavailable ||
 			p.Code != errcode.Busy || w.Header().Get("Retry-After") == "" ||
-			!strings.Contains(p.Detail, "the most it takes") {
+			!strings.Contains(p.Detail, "which is the limit") {
 			t.Errorf("%s: %d %s, %v", path, w.Code, w.Body, err)
 		}
 	}

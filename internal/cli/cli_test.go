@@ -246,7 +246,7 @@ func TestCommands(t *testing.T) {
 		{args: "config|show|projector|--output|jsonl", out: `{"key":"id","value":"p1","origin":"default","env":"TIDEMARK_ID"`},
 		{args: "config|show|nothing", code: errcode.ExitUsage, talk: "no command"},
 		{args: "cluster|leave", code: errcode.ExitUsage, talk: "needs --server"}, // not that of the environment
-		{args: "help|exit-codes", out: "6  not in time"},
+		{args: "help|exit-codes", out: "6  not finished in time"},
 		{args: "help|ports", out: "127.0.0.1:9541"},
 		{args: "help|topics", out: "exit-codes"},
 		{args: "help|environment", out: "NO_COLOR"},
