@@ -111,9 +111,9 @@ func silent(c *Client, peers ...string) {
 	}
 }
 
-// TestASilentServerIsPassedBy: if a server accepts requests and does not answer, the next one is asked, for every
+// TestSilentServerIsSkipped: if a server accepts requests and does not answer, the next one is asked, for every
 // kind of call including scans, and the silent one is not asked again.
-func TestASilentServerIsPassedBy(t *testing.T) {
+func TestSilentServerIsSkipped(t *testing.T) {
 	stands := func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // only then is the end of the connection noticed
 		<-r.Context().Done()
@@ -153,8 +153,8 @@ func TestASilentServerIsPassedBy(t *testing.T) {
 	}
 }
 
-// TestAWriteIsTriedWithOneKey: whatever may be retried is, on the other server too, with one key.
-func TestAWriteIsTriedWithOneKey(t *testing.T) {
+// TestRetriedWriteKeepsItsKey: whatever may be retried is, on the other server too, with one key.
+func TestRetriedWriteKeepsItsKey(t *testing.T) {
 	a, urlA := serve(t, refuse(503, errcode.NoLeader), refuse(504, errcode.OutcomeUnknown), refuse(504, errcode.Timeout),
 		text(accepted))
 	b, urlB := serve(t, cut, refuse(503, errcode.Busy), refuse(503, errcode.Unavailable))
@@ -183,7 +183,7 @@ func TestAWriteIsTriedWithOneKey(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotTriedAgain(t *testing.T) {
+func TestCallsThatAreNotRetried(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		step http.HandlerFunc
@@ -220,9 +220,9 @@ func TestWhatIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-// TestTheContextEndsIt: a server that refuses, is gone, or is silent does not hold a call beyond its context, and
+// TestContextEndsCalls: a server that refuses, is gone, or is silent does not hold a call beyond its context, and
 // gets the caller's timeout.
-func TestTheContextEndsIt(t *testing.T) {
+func TestContextEndsCalls(t *testing.T) {
 	t.Parallel()
 	s, silent := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	_, busy := serve(t, refuse(503, errcode.NoLeader))
@@ -241,8 +241,9 @@ func TestTheContextEndsIt(t *testing.T) {
 	}
 }
 
-// TestGaveUp: the error contains the server's answer, and the end of the context is not mistaken for one.
-func TestGaveUp(t *testing.T) {
+// TestTimeoutErrorContainsLastAnswer: the error contains the server's answer, and the end of the context is not
+// mistaken for one.
+func TestTimeoutErrorContainsLastAnswer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	head := "no answer in time: context canceled while waiting for scan b/i with consistency session; s was asked"
@@ -313,7 +314,7 @@ func TestNamesAreEscaped(t *testing.T) {
 	}
 }
 
-func TestScansEndOnlyAtTheirEnd(t *testing.T) {
+func TestScansWithoutEndLineAreCut(t *testing.T) {
 	const row = `{"key":["x",9007199254740993],"id":"d"}` + "\n"
 	for _, tc := range []struct {
 		name, body string
@@ -449,8 +450,8 @@ func TestWaitReady(t *testing.T) {
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestABackupThatWasCut: an incomplete backup is rejected and requested again.
-func TestABackupThatWasCut(t *testing.T) {
+// TestTruncatedBackupIsRejected: an incomplete backup is rejected and requested again.
+func TestTruncatedBackupIsRejected(t *testing.T) {
 	var whole bytes.Buffer
 	if err := statecontext.WriteBackup(&whole, statecontext.New(), 1, "1.0"); err != nil {
 		t.Fatal(err)
@@ -466,8 +467,8 @@ func TestABackupThatWasCut(t *testing.T) {
 	}
 }
 
-// TestAnAnswerThatIsTooLarge: it is refused by its size, and not requested again, which would return the same.
-func TestAnAnswerThatIsTooLarge(t *testing.T) {
+// TestTooLargeAnswerIsRefused: it is refused by its size, and not requested again, which would return the same.
+func TestTooLargeAnswerIsRefused(t *testing.T) {
 	s, url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		for spaces, n := bytes.Repeat([]byte(" "), 1<<20), 0; n <= maxAnswer; n += len(spaces) {
 			if _, err := w.Write(spaces); err != nil {

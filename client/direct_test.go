@@ -28,8 +28,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestAClosedDirectScanIsCut: requesting a row after Close is an error, whatever had arrived by then.
-func TestAClosedDirectScanIsCut(t *testing.T) {
+// TestClosedDirectScanReturnsErrors: requesting a row after Close is an error, whatever had arrived by then.
+func TestClosedDirectScanReturnsErrors(t *testing.T) {
 	head := scanport.AppendHead(nil, nil)
 	for _, tail := range []byte{scanport.More, scanport.End, scanport.Failure} {
 		s := &directScan{}
@@ -242,10 +242,10 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	})
 }
 
-// TestASilentIndexerIsPassedBy: scans that an indexer accepts and never answers are answered by another one, which is
+// TestSilentIndexerIsSkipped: scans that an indexer accepts and never answers are answered by another one, which is
 // then asked first; an indexer that cannot be connected to is skipped, too; if there is no other one, the managers
 // are asked.
-func TestASilentIndexerIsPassedBy(t *testing.T) {
+func TestSilentIndexerIsSkipped(t *testing.T) {
 	over := make(chan struct{})
 	stands := newFakePort(t, func() (byte, string) { <-over; return whole() })
 	defer close(over) // before its server is closed
@@ -299,9 +299,9 @@ func TestASilentIndexerIsPassedBy(t *testing.T) {
 	}
 }
 
-// TestAScanThatTheContextEnds: the error names what was waited for and the server asked, and does not claim that no
-// server was reachable.
-func TestAScanThatTheContextEnds(t *testing.T) {
+// TestCancelledScanNamesWhatItWaitedFor: the error names what was waited for and the server asked, and does not claim
+// that no server was reachable.
+func TestCancelledScanNamesWhatItWaitedFor(t *testing.T) {
 	never := make(chan struct{})
 	defer close(never)
 	f := newFakePort(t, func() (byte, string) { <-never; return whole() })

@@ -7,8 +7,9 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestRowsAreNoGroups: a request for one kind is refused by a method that returns the other, before any call.
-func TestRowsAreNoGroups(t *testing.T) {
+// TestRowAndGroupRequestsAreDistinguished: a request for one kind is refused by a method that returns the other,
+// before any call.
+func TestRowAndGroupRequestsAreDistinguished(t *testing.T) {
 	c := New("127.0.0.1:1")
 	defer c.Close()
 	for _, req := range []v1.ScanRequest{{GroupBy: []int{}}, {Aggregates: []v1.Aggregate{v1.CountRows()}}} {

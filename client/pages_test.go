@@ -111,9 +111,9 @@ func TestPagesFollowTheirCursors(t *testing.T) {
 	}
 }
 
-// TestPagesSayHowToGoOn: the error of an expired state contains the place after the last page, and the request
-// continues there in the newest state; only its first page is marked as newer.
-func TestPagesSayHowToGoOn(t *testing.T) {
+// TestExpiredPagesReportWhereToContinue: the error of an expired state contains the place after the last page, and
+// the request continues there in the newest state; only its first page is marked as newer.
+func TestExpiredPagesReportWhereToContinue(t *testing.T) {
 	p := &pager{expire: "4"}
 	c := pagesOf(t, p)
 	req := v1.ScanRequest{Limit: 2}

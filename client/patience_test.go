@@ -34,8 +34,9 @@ func answerOf(media string, body io.Reader) *http.Response {
 		Body: io.NopCloser(body)}
 }
 
-// TestAServerIsGivenItsTime: the client waits as long as a manager may take, and announces no less to the manager.
-func TestAServerIsGivenItsTime(t *testing.T) {
+// TestClientWaitsAsLongAsManagersMayTake: the client waits as long as a manager may take, and announces no less to
+// the manager.
+func TestClientWaitsAsLongAsManagersMayTake(t *testing.T) {
 	for name, ask := range map[string]func(ctx context.Context, c *Client) error{
 		"statistics": func(ctx context.Context, c *Client) error {
 			_, err := c.Statistics(ctx, Ref("b", "i"), v1.StatisticsRequest{})

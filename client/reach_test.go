@@ -71,8 +71,8 @@ func TestUntrusted(t *testing.T) {
 	}
 }
 
-// TestUntrustedAmongTheGone: a server that may come back, and be trusted, is waited for.
-func TestUntrustedAmongTheGone(t *testing.T) {
+// TestUnreachableServerIsAwaitedBesideUntrusted: a server that may come back, and be trusted, is waited for.
+func TestUnreachableServerIsAwaitedBesideUntrusted(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewTLSServer(text("{}"))
 	defer s.Close()
@@ -133,8 +133,9 @@ func TestUnreached(t *testing.T) {
 	}
 }
 
-// TestUnreachedForHowLong: the error states the time that has passed, not the limit: attempts may exceed it.
-func TestUnreachedForHowLong(t *testing.T) {
+// TestUnreachedErrorStatesElapsedTime: the error states the time that has passed, not the limit: attempts may exceed
+// it.
+func TestUnreachedErrorStatesElapsedTime(t *testing.T) {
 	c := Open(Options{Servers: []string{"a"}, ReachFor: 5 * time.Second})
 	defer c.Close()
 	r := c.reach()
@@ -146,8 +147,8 @@ func TestUnreachedForHowLong(t *testing.T) {
 	}
 }
 
-// TestReachedOnce: a server that disappears after it has answered, or begun to, is waited for.
-func TestReachedOnce(t *testing.T) {
+// TestServerReachedOnceIsAwaited: a server that disappears after it has answered, or begun to, is waited for.
+func TestServerReachedOnceIsAwaited(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]http.HandlerFunc{"answered": text("{}"), "cut": cut,
 		"refused": refuse(503, errcode.NoLeader)} {

@@ -16,9 +16,9 @@ import (
 	"tidemark/index"
 )
 
-// TestWaitReadyAsksForItsIndexesAlone: only the awaited indexes are requested, in runs; while an event stream reports
+// TestWaitReadyRequestsOnlyItsIndexes: only the awaited indexes are requested, in runs; while an event stream reports
 // their changes, this happens once a second, and when one of them has changed.
-func TestWaitReadyAsksForItsIndexesAlone(t *testing.T) {
+func TestWaitReadyRequestsOnlyItsIndexes(t *testing.T) {
 	const ready = 10*time.Second + 5*lookEvery // in the middle between two looks
 	runs := []string{"after=4&limit=4", "after=18999&limit=1"}
 	for _, tc := range []struct {

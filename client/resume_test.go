@@ -115,9 +115,9 @@ func (s *scripted) answer(conn *websocket.Conn, resume string) bool {
 	return send("", `{"code":"`+p.tail+`","detail":"no","session":"`+p.fails+`"}`, scanport.Failure)
 }
 
-// TestACutAnswerIsGoneOnWith: if an indexer is killed or stalls in the middle of its answer, another one continues
+// TestCutAnswerIsContinued: if an indexer is killed or stalls in the middle of its answer, another one continues
 // after the last row; if that is impossible, the scan returns the reason.
-func TestACutAnswerIsGoneOnWith(t *testing.T) {
+func TestCutAnswerIsContinued(t *testing.T) {
 	t.Parallel()
 	end := func(ids string) part { return part{ids: ids, tail: "END"} }
 	fails := func(code errcode.Code) part { return part{tail: string(code)} }

@@ -82,9 +82,9 @@ func numbers(t *testing.T, req *v1.ScanRequest) string {
 	return strings.Join(text, ", ")
 }
 
-// TestClientsGoOnFromWhatTheyHaveSeen: a request by name sends the bucket's token, one by id all of them; a late
+// TestClientsContinueFromSeenState: a request by name sends the bucket's token, one by id all of them; a late
 // answer does not reset anything; what was read in part counts as seen.
-func TestClientsGoOnFromWhatTheyHaveSeen(t *testing.T) {
+func TestClientsContinueFromSeenState(t *testing.T) {
 	p := &sessionManager{}
 	srv := httptest.NewServer(p)
 	defer srv.Close()
@@ -217,9 +217,9 @@ func TestWritesAreShown(t *testing.T) {
 	}
 }
 
-// TestWhatIsReadInPartWasSeen: each message of an indexer states what was seen; a caller that closes the scan then,
-// or loses its indexers, has seen it.
-func TestWhatIsReadInPartWasSeen(t *testing.T) {
+// TestPartlyReadAnswersCountAsSeen: each message of an indexer states what was seen; a caller that closes the scan
+// then, or loses its indexers, has seen it.
+func TestPartlyReadAnswersCountAsSeen(t *testing.T) {
 	twelve := saw("w", 12)
 	newest := twelve.Token()
 	for name, c := range map[string]struct {
@@ -359,9 +359,9 @@ func TestSessionsOfManyBuckets(t *testing.T) {
 	}
 }
 
-// TestScansByIdSendWhatIsOfTheirBucket: a request for an index by id only contains what was seen and written of its
+// TestScansByIDSendTokensOfTheirBucket: a request for an index by id only contains what was seen and written of its
 // bucket, because everything together may exceed the limit of a request.
-func TestScansByIdSendWhatIsOfTheirBucket(t *testing.T) {
+func TestScansByIDSendTokensOfTheirBucket(t *testing.T) {
 	p := &sessionManager{}
 	lookups := 0
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -466,9 +466,9 @@ func TestWritesOutliveErrors(t *testing.T) {
 	}
 }
 
-// TestAScanIsNotAskedForForEver: a scan without a deadline fails after a while, with the cause; one with a deadline,
-// and other calls, continue until then.
-func TestAScanIsNotAskedForForEver(t *testing.T) {
+// TestScanWithoutDeadlineIsNotRetriedForever: a scan without a deadline fails after a while, with the cause; one with
+// a deadline, and other calls, continue until then.
+func TestScanWithoutDeadlineIsNotRetriedForever(t *testing.T) {
 	var asked atomic.Int64
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)

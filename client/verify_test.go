@@ -12,10 +12,10 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestVerifyIsAskedForLongEnough: a verification that cannot begin fails with an error that names the server and the
+// TestVerifyRetriesAreBounded: a verification that cannot begin fails with an error that names the server and the
 // reason, long before the caller's deadline; one that waits for the end of another, or for a short while only, is
 // retried.
-func TestVerifyIsAskedForLongEnough(t *testing.T) {
+func TestVerifyRetriesAreBounded(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -50,8 +50,8 @@ func TestVerifyIsAskedForLongEnough(t *testing.T) {
 	}
 }
 
-// TestAVerificationThatIsCutIsBegunAnew: up to three attempts, unless it has reported a difference.
-func TestAVerificationThatIsCutIsBegunAnew(t *testing.T) {
+// TestCutVerificationIsRestarted: up to three attempts, unless it has reported a difference.
+func TestCutVerificationIsRestarted(t *testing.T) {
 	const progress, end = `{"progress":{"percent":7}}` + "\n", `{"end":{"differences":0}}` + "\n"
 	const difference = `{"difference":{"kind":"missing_row","id":"a"}}` + "\n"
 	const gone = `{"error":{"code":"UNAVAILABLE","detail":"it was cut off"}}` + "\n"

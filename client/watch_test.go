@@ -39,8 +39,8 @@ func stream(hang bool, events ...string) http.HandlerFunc {
 	}
 }
 
-// TestWatchGoesOn: across ends, errors, refusals, silence and repetitions there is one gapless sequence.
-func TestWatchGoesOn(t *testing.T) {
+// TestWatchResumesWithoutGaps: across ends, errors, refusals, silence and repetitions there is one gapless sequence.
+func TestWatchResumesWithoutGaps(t *testing.T) {
 	t.Parallel()
 	const silence = 3 * time.Second // longer than a busy machine delays an event
 	s, url := serve(t,
@@ -157,9 +157,9 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// TestALongSnapshotIsNoSilence: a snapshot is one line, and is waited for while some of it arrives; a stream that
+// TestLongSnapshotIsNotSilence: a snapshot is one line, and is waited for while some of it arrives; a stream that
 // stalls in the middle of a line is lost.
-func TestALongSnapshotIsNoSilence(t *testing.T) {
+func TestLongSnapshotIsNotSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		head, rest, _ := strings.Cut(snap5, `"indexes"`)
 		connections := 0
@@ -191,9 +191,9 @@ func TestALongSnapshotIsNoSilence(t *testing.T) {
 	})
 }
 
-// TestALoopBodyMayTakeLong: while the caller processes an event nothing is read, and the stream is not lost because
-// of that.
-func TestALoopBodyMayTakeLong(t *testing.T) {
+// TestSlowLoopBodyKeepsTheStream: while the caller processes an event nothing is read, and the stream is not lost
+// because of that.
+func TestSlowLoopBodyKeepsTheStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		connections := 0
 		c := newVirtual(t, inBubble(func(ctx context.Context, n int, w io.Writer) {
@@ -219,9 +219,9 @@ func TestALoopBodyMayTakeLong(t *testing.T) {
 	})
 }
 
-// TestStreamsThatEndAtOnce: servers whose streams end as soon as they have begun are asked again after pauses that
-// grow, unless something new arrived.
-func TestStreamsThatEndAtOnce(t *testing.T) {
+// TestStreamsThatEndAtOnceAreRetriedWithPauses: servers whose streams end as soon as they have begun are asked again
+// after pauses that grow, unless something new arrived.
+func TestStreamsThatEndAtOnceAreRetriedWithPauses(t *testing.T) {
 	const servers = 2
 	rare, often := servers*int(time.Minute/mostBackoff), servers*int(time.Minute/firstBackoff)
 	for _, tc := range []struct {

@@ -246,8 +246,8 @@ func hang(r *http.Request) {
 	<-r.Context().Done()
 }
 
-// TestFillGoesOn checks that a chunk that is sometimes lost or damaged is requested again.
-func TestFillGoesOn(t *testing.T) {
+// TestLostChunkIsRequestedAgain checks that a chunk that is sometimes lost or damaged is requested again.
+func TestLostChunkIsRequestedAgain(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	p.between = func(w http.ResponseWriter, _ *http.Request, n int64) bool {
@@ -282,8 +282,9 @@ func TestFillBesideARestart(t *testing.T) {
 	}
 }
 
-// TestSendsNothing checks that an indexer that may fill its copies only from KV does not send its own either.
-func TestSendsNothing(t *testing.T) {
+// TestNoFilesAreSentWhenDisabled checks that an indexer that may fill its copies only from KV does not send its own
+// either.
+func TestNoFilesAreSentWhenDisabled(t *testing.T) {
 	t.Parallel()
 	p := newPairAt(t, 0)
 	p.b.start()
@@ -479,8 +480,8 @@ func TestFillBringsTombstones(t *testing.T) {
 	p.b.until("there are no tombstones left", func() bool { return !p.b.x.node.Marks.Has(11) })
 }
 
-// TestFillGoesOnAfterACrash checks that tables that were received before a crash are not sent again.
-func TestFillGoesOnAfterACrash(t *testing.T) {
+// TestFillResumesAfterACrash checks that tables that were received before a crash are not sent again.
+func TestFillResumesAfterACrash(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	s, _ := p.a.x.store.Slice(10)
@@ -531,8 +532,8 @@ func TestFillGoesOnAfterACrash(t *testing.T) {
 	}
 }
 
-// TestFillWaitsForOneThatMoves checks that a copy waits for a source that says that it is sending to others.
-func TestFillWaitsForOneThatMoves(t *testing.T) {
+// TestFillWaitsForABusySource checks that a copy waits for a source that says that it is sending to others.
+func TestFillWaitsForABusySource(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	const busy = 3
@@ -561,10 +562,10 @@ func answerFramed(t *testing.T, w http.ResponseWriter, o *transfer.Offer) {
 	_, _ = w.Write(append(binary.BigEndian.AppendUint32(nil, sum), body...))
 }
 
-// TestFillOfACopyThatLacksSomething checks that a copy that currently lacks something is sent as it is, and KV is
+// TestFillFromAnIncompleteCopy checks that a copy that currently lacks something is sent as it is, and KV is
 // asked for the rest. The same holds for a copy in a bucket in which another one is restored. The files of a copy
 // that has next to nothing are not used.
-func TestFillOfACopyThatLacksSomething(t *testing.T) {
+func TestFillFromAnIncompleteCopy(t *testing.T) {
 	for name, lacks := range map[string]struct {
 		empty int
 		sent  bool

@@ -176,11 +176,11 @@ func (d *stuck) writing(w *world, id index.CopyID) {
 	})
 }
 
-// TestACopyThatHangsHoldsUpNoList sends a list that drops a copy whose disk hangs, or that makes it an orphan since
+// TestHungCopyDoesNotBlockLists sends a list that drops a copy whose disk hangs, or that makes it an orphan since
 // the epoch is another one. The rest of the list takes effect: new copies are made, filled and served. The same holds
 // for the next lists, also for one that wants the copy again. When the disk works again, first the operation that
 // hung is finished, and then the newest list applied.
-func TestACopyThatHangsHoldsUpNoList(t *testing.T) {
+func TestHungCopyDoesNotBlockLists(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
@@ -230,9 +230,9 @@ func TestACopyThatHangsHoldsUpNoList(t *testing.T) {
 	}
 }
 
-// TestACopyThatIsWantedAgainWhileItHangs checks that a copy that hangs while it is being removed, and that a list
+// TestHungCopyIsWantedAgain checks that a copy that hangs while it is being removed, and that a list
 // wants again, is made when the disk works again, in a folder that nobody else writes to.
-func TestACopyThatIsWantedAgainWhileItHangs(t *testing.T) {
+func TestHungCopyIsWantedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	disk := newStuck(w)
@@ -247,9 +247,9 @@ func TestACopyThatIsWantedAgainWhileItHangs(t *testing.T) {
 	w.settles([]index.CopyID{10, 20})
 }
 
-// TestWhatWasReceivedHangs checks a copy that is added while the removal of its received files hangs: no list waits
-// for it, and the leader does not hear that the copy is there.
-func TestWhatWasReceivedHangs(t *testing.T) {
+// TestRemovalOfReceivedFilesHangs checks a copy that is added while the removal of its received files hangs: no list
+// waits for it, and the leader does not hear that the copy is there.
+func TestRemovalOfReceivedFilesHangs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string
@@ -293,9 +293,9 @@ func TestWhatWasReceivedHangs(t *testing.T) {
 	}
 }
 
-// TestACopyThatIsMadeLate checks that a copy whose creation hangs, and that is no longer in the list when it is
+// TestCopyCreatedLate checks that a copy whose creation hangs, and that is no longer in the list when it is
 // created, is dropped, or becomes an orphan if another epoch has begun.
-func TestACopyThatIsMadeLate(t *testing.T) {
+func TestCopyCreatedLate(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
@@ -326,9 +326,9 @@ func TestACopyThatIsMadeLate(t *testing.T) {
 	}
 }
 
-// TestABucketOfManyCopiesOfWhichOneHangs removes a bucket while one of its copies hangs: the list takes effect, the
+// TestBucketRemovedWhileACopyHangs removes a bucket while one of its copies hangs: the list takes effect, the
 // leader still gets reports, the other copies are removed, and a new bucket of that name is filled and served.
-func TestABucketOfManyCopiesOfWhichOneHangs(t *testing.T) {
+func TestBucketRemovedWhileACopyHangs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	disk := newStuck(w)
@@ -360,9 +360,9 @@ func TestABucketOfManyCopiesOfWhichOneHangs(t *testing.T) {
 	w.settles([]index.CopyID{500})
 }
 
-// TestABucketThatIsMadeAnewWhileACopyHangs checks that the other copies of the new bucket start empty at once, and
+// TestBucketRecreatedWhileACopyHangs checks that the other copies of the new bucket start empty at once, and
 // the one that hangs when it can.
-func TestABucketThatIsMadeAnewWhileACopyHangs(t *testing.T) {
+func TestBucketRecreatedWhileACopyHangs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	disk := newStuck(w)
@@ -384,9 +384,9 @@ func TestABucketThatIsMadeAnewWhileACopyHangs(t *testing.T) {
 	w.settles([]index.CopyID{10, 20})
 }
 
-// TestADamagedFolderThatHangs checks that an orphan whose grace period is over, and whose disk hangs when it is
+// TestHungOrphanDoesNotBlockLists checks that an orphan whose grace period is over, and whose disk hangs when it is
 // dropped, does not delay lists.
-func TestADamagedFolderThatHangs(t *testing.T) {
+func TestHungOrphanDoesNotBlockLists(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	disk := newStuck(w)
@@ -469,11 +469,11 @@ func TestListsBesideHangs(t *testing.T) {
 	}
 }
 
-// TestAnotherIndexUnderTheIDOfOneThatHangs sends a list, as after a restore, in which another index has the id of one
+// TestIDIsReusedWhileItsCopyHangs sends a list, as after a restore, in which another index has the id of one
 // that is here, and the old one hangs when it is removed. Scans do not get the old one's rows, not even those that
 // are still written to it, and the leader does not hear that the copy is here. When the old one is gone the new one
 // is made.
-func TestAnotherIndexUnderTheIDOfOneThatHangs(t *testing.T) {
+func TestIDIsReusedWhileItsCopyHangs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	disk := newStuck(w)
@@ -512,9 +512,9 @@ func TestAnotherIndexUnderTheIDOfOneThatHangs(t *testing.T) {
 	w.servesAnother()
 }
 
-// TestADropThatIsOvertaken checks that a copy that one list drops, and that a list of a later epoch wants before it
-// is gone, is kept.
-func TestADropThatIsOvertaken(t *testing.T) {
+// TestDropOvertakenByANewerList checks that a copy that one list drops, and that a list of a later epoch wants before
+// it is gone, is kept.
+func TestDropOvertakenByANewerList(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	disk := newStuck(w)
@@ -532,8 +532,8 @@ func TestADropThatIsOvertaken(t *testing.T) {
 	w.serves(10, 20)
 }
 
-// TestWhatIsStoredIsInForce checks that nothing is stored of a list that cannot be applied.
-func TestWhatIsStoredIsInForce(t *testing.T) {
+// TestRejectedListIsNotStored checks that nothing is stored of a list that cannot be applied.
+func TestRejectedListIsNotStored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start()
@@ -585,9 +585,9 @@ func (l *heldLog) Error(msg string, args ...any) {
 func (l *heldLog) With(...any) hclog.Logger  { return l }
 func (l *heldLog) Named(string) hclog.Logger { return l }
 
-// TestACopyIsHiddenNoLongerThanTheOldOneIsHere gives a copy's id to another index, and while the old copy is being
+// TestNewCopyIsVisibleOnceTheOldIsRemoved gives a copy's id to another index, and while the old copy is being
 // removed sends another list that wants the same. Scans then see the new copy.
-func TestACopyIsHiddenNoLongerThanTheOldOneIsHere(t *testing.T) {
+func TestNewCopyIsVisibleOnceTheOldIsRemoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	l := newHeldLog("copy belongs to another index")
@@ -602,9 +602,9 @@ func TestACopyIsHiddenNoLongerThanTheOldOneIsHere(t *testing.T) {
 	w.servesAnother()
 }
 
-// TestNoErrorForACopyThatIsNotWanted sends a list without a bucket while that bucket adds a copy. It is no error
+// TestUnwantedCopyCausesNoError sends a list without a bucket while that bucket adds a copy. It is no error
 // that this is no longer possible.
-func TestNoErrorForACopyThatIsNotWanted(t *testing.T) {
+func TestUnwantedCopyCausesNoError(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	disk, l := newStuck(w), newHeldLog("")
@@ -626,9 +626,9 @@ func TestNoErrorForACopyThatIsNotWanted(t *testing.T) {
 	}
 }
 
-// TestWhatRestsIsTriedForANewList checks that a list that wants what could not be made ends the pause before the next
+// TestNewListEndsPauses checks that a list that wants what could not be made ends the pause before the next
 // try, but does not disturb work in progress.
-func TestWhatRestsIsTriedForANewList(t *testing.T) {
+func TestNewListEndsPauses(t *testing.T) {
 	p := newPlaces(time.Hour)
 	aim := func() { p.aimLocked(1, &target{want: &core.Wanted{Index: &index.Definition{ID: 1}}}) }
 	aim()

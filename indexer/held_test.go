@@ -8,9 +8,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestHeldIsTakenOver checks that an indexer stores what leaders tell about which node holds what, and keeps what
-// they omit because the indexer knows it.
-func TestHeldIsTakenOver(t *testing.T) {
+// TestHeldListOfLeadersIsStored checks that an indexer stores what leaders tell about which node holds what, and
+// keeps what they omit because the indexer knows it.
+func TestHeldListOfLeadersIsStored(t *testing.T) {
 	x := &Indexer{catalog: noCatalog()}
 	r := &reporter{x: x}
 	one := []wire.Held{{Copy: 3, Node: 1, OK: true,

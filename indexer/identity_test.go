@@ -9,9 +9,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestWhoOneIsCanBeReadWhileItIsStored checks that while storing a new leader hangs, everybody else sees the leader
+// TestIdentityIsReadableWhileItIsStored checks that while storing a new leader hangs, everybody else sees the leader
 // from before, and the new leader is not obeyed yet.
-func TestWhoOneIsCanBeReadWhileItIsStored(t *testing.T) {
+func TestIdentityIsReadableWhileItIsStored(t *testing.T) {
 	begun, ends := make(chan struct{}, 1), make(chan struct{})
 	hangs := false
 	id, err := loadIdentity(t.TempDir(), func(store func() error) error {
@@ -52,9 +52,9 @@ func TestWhoOneIsCanBeReadWhileItIsStored(t *testing.T) {
 	}
 }
 
-// TestTheDataFolderIsTheOwnersAlone checks that only its owner can read the data folder: it contains the keys of
+// TestDataFolderIsReadableByTheOwnerOnly checks that only its owner can read the data folder: it contains the keys of
 // documents.
-func TestTheDataFolderIsTheOwnersAlone(t *testing.T) {
+func TestDataFolderIsReadableByTheOwnerOnly(t *testing.T) {
 	w := newWorld(t)
 	w.dir = filepath.Join(w.dir, "new")
 	w.start()

@@ -410,10 +410,10 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestResumeIsFirst checks that the definitions of the last run never replace those that the leader has sent. The
-// leader's list was acknowledged, so it would not come again: nothing would be requested from projectors, and copies
-// that lack something would lack it forever.
-func TestResumeIsFirst(t *testing.T) {
+// TestResumedDefinitionsNeverReplaceNewer checks that the definitions of the last run never replace those that the
+// leader has sent. The leader's list was acknowledged, so it would not come again: nothing would be requested from
+// projectors, and copies that lack something would lack it forever.
+func TestResumedDefinitionsNeverReplaceNewer(t *testing.T) {
 	w := newWorld(t)
 	build(t, w)
 	have := w.x.present().Revision

@@ -62,9 +62,9 @@ func sizeOf(t testing.TB, dir string) int64 {
 	return info.Size()
 }
 
-// TestKeptListCostsItsChanges checks that the size of what is written for a change depends on the change, not on the
+// TestKeptListWritesOnlyChanges checks that the size of what is written for a change depends on the change, not on the
 // number of copies.
-func TestKeptListCostsItsChanges(t *testing.T) {
+func TestKeptListWritesOnlyChanges(t *testing.T) {
 	var costs []int64
 	for _, copies := range []int{4, 4000} {
 		dir, d := t.TempDir(), manyCopies(copies)
@@ -88,8 +88,8 @@ func TestKeptListCostsItsChanges(t *testing.T) {
 	}
 }
 
-// TestReadListIsWhatChangesMake checks that a list that is read from its changes equals the one that they have made.
-func TestReadListIsWhatChangesMake(t *testing.T) {
+// TestReadListEqualsItsChanges checks that a list that is read from its changes equals the one that they have made.
+func TestReadListEqualsItsChanges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := manyCopies(rapid.IntRange(0, 9).Draw(t, "copies"))
 		var read readList

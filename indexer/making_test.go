@@ -48,9 +48,9 @@ func TestMakers(t *testing.T) {
 	}
 }
 
-// TestMakersThatHang checks that a maker that hangs does not keep its place from others for longer than
+// TestHungMakerFreesItsPlace checks that a maker that hangs does not keep its place from others for longer than
 // makerPatience.
-func TestMakersThatHang(t *testing.T) {
+func TestHungMakerFreesItsPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, goOn := newMakers(), make(chan struct{})
 		var hang, all sync.WaitGroup

@@ -110,9 +110,9 @@ func TestOrphanAdopted(t *testing.T) {
 	w.reported()
 }
 
-// TestAListThatCannotBeStored checks that such a list has no effect at all. The next list is stored whole, even if it
+// TestListThatCannotBeStored checks that such a list has no effect at all. The next list is stored whole, even if it
 // equals the one in force before, and is in force after a restart.
-func TestAListThatCannotBeStored(t *testing.T) {
+func TestListThatCannotBeStored(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	if err := w.define(10); err != nil {
@@ -181,10 +181,10 @@ func TestOrphanDropped(t *testing.T) {
 	w.check(2)
 }
 
-// TestFolderOfAForeignNumber checks that a folder that does not belong to the copy in its name is an orphan like
+// TestFolderWithForeignContents checks that a folder that does not belong to the copy in its name is an orphan like
 // others: it is kept and reported, is removed when its grace period is over and the leader has said so, and makes
 // room for the copy of that number when one is wanted.
-func TestFolderOfAForeignNumber(t *testing.T) {
+func TestFolderWithForeignContents(t *testing.T) {
 	w := newWorld(t)
 	w.tweak = func(c *Config) { c.OrphanGrace = time.Millisecond }
 	build(t, w)

@@ -33,10 +33,10 @@ func failingDisk(w *world) (below *atomic.Pointer[string]) {
 	return below
 }
 
-// TestACopyThatCannotBeMade checks that such a copy does not delay the rest of its list: the other copies are made,
+// TestCopyThatCannotBeCreated checks that such a copy does not delay the rest of its list: the other copies are made,
 // filled and served, and dropped ones are removed, also with the next list. The problem names the copy. The copy is
 // made as soon as this is possible.
-func TestACopyThatCannotBeMade(t *testing.T) {
+func TestCopyThatCannotBeCreated(t *testing.T) {
 	w := newWorld(t)
 	below := failingDisk(w)
 	w.write(docs(0, 50, 1)...)
@@ -80,9 +80,9 @@ func TestACopyThatCannotBeMade(t *testing.T) {
 	w.untilReadyz("")
 }
 
-// TestACopyThatIsLackingAndDropped checks that a copy that could not be made and is dropped is not tried again, and
+// TestMissingCopyIsDropped checks that a copy that could not be made and is dropped is not tried again, and
 // is no problem any more.
-func TestACopyThatIsLackingAndDropped(t *testing.T) {
+func TestMissingCopyIsDropped(t *testing.T) {
 	w := newWorld(t)
 	below := failingDisk(w)
 	w.start()
@@ -100,9 +100,9 @@ func TestACopyThatIsLackingAndDropped(t *testing.T) {
 	}
 }
 
-// TestACopyThatCannotBeDropped checks that such a copy does not delay the rest of its list: it is closed and becomes
+// TestCopyThatCannotBeDropped checks that such a copy does not delay the rest of its list: it is closed and becomes
 // an orphan, which is dropped as soon as this is possible.
-func TestACopyThatCannotBeDropped(t *testing.T) {
+func TestCopyThatCannotBeDropped(t *testing.T) {
 	w := newWorld(t)
 	below := failingDisk(w)
 	build(t, w)

@@ -262,9 +262,9 @@ func code(err error) errcode.Code {
 	return p.Code
 }
 
-// TestAClientThatGoesEndsItsScan closes a client while its scan waits for a timestamp that does not come, and in the
+// TestDisconnectedClientEndsItsScan closes a client while its scan waits for a timestamp that does not come, and in the
 // middle of its rows. The scan's place becomes free, and the scan counts as cancelled, not as timed out.
-func TestAClientThatGoesEndsItsScan(t *testing.T) {
+func TestDisconnectedClientEndsItsScan(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	s := goStraight(t, long(manyRows), func(s *straight) {
 		s.slow = func(ctx context.Context) { // for as long as somebody waits
@@ -300,9 +300,9 @@ func TestAClientThatGoesEndsItsScan(t *testing.T) {
 	}
 }
 
-// TestAClientThatTakesNothing checks that the scan of a client that does not read is ended, and its place becomes
+// TestClientThatReadsNothing checks that the scan of a client that does not read is ended, and its place becomes
 // free. What the client reads later is cut.
-func TestAClientThatTakesNothing(t *testing.T) {
+func TestClientThatReadsNothing(t *testing.T) {
 	t.Parallel()
 	s := goStraight(t, long(manyRows), func(s *straight) {
 		if scanserver.ClientStall != 30*time.Second {
@@ -320,8 +320,8 @@ func TestAClientThatTakesNothing(t *testing.T) {
 	}
 }
 
-// TestAnIndexerThatStopsCutsAnswers checks that a client never takes a partial answer for a complete one.
-func TestAnIndexerThatStopsCutsAnswers(t *testing.T) {
+// TestStoppingIndexerCutsAnswers checks that a client never takes a partial answer for a complete one.
+func TestStoppingIndexerCutsAnswers(t *testing.T) {
 	t.Parallel()
 	s := goStraight(t, long(manyRows), nil)
 	c := client.New(s.manager.URL)
@@ -376,9 +376,9 @@ func TestAnotherIndexOnAKeptConnection(t *testing.T) {
 	}
 }
 
-// TestATicketThatIsNoMoreGood checks that on an open connection a request is refused, with the manager's error code,
+// TestInvalidatedTicketIsRefused checks that on an open connection a request is refused, with the manager's error code,
 // when the manager no longer accepts the ticket and its last answer has expired. A new connection is refused as well.
-func TestATicketThatIsNoMoreGood(t *testing.T) {
+func TestInvalidatedTicketIsRefused(t *testing.T) {
 	for _, want := range []errcode.Code{errcode.Forbidden, errcode.Unauthenticated} {
 		t.Run(string(want), func(t *testing.T) {
 			var clock sync.Mutex
@@ -418,8 +418,8 @@ func TestATicketThatIsNoMoreGood(t *testing.T) {
 	}
 }
 
-// TestClientsThatWaitCount checks that clients whose ticket is being checked count among the clients of a node.
-func TestClientsThatWaitCount(t *testing.T) {
+// TestWaitingClientsCount checks that clients whose ticket is being checked count among the clients of a node.
+func TestWaitingClientsCount(t *testing.T) {
 	s := goStraight(t, []testDoc{{id: "a", value: 1}}, func(s *straight) {
 		s.tune = func(o *scanserver.Options) { o.MaxClients = 2 }
 	})

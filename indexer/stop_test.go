@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestStopWithin checks that an orderly stop waits for work in progress, but not forever.
-func TestStopWithin(t *testing.T) {
+// TestOrderlyStopIsBounded checks that an orderly stop waits for work in progress, but not forever.
+func TestOrderlyStopIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := errors.New("failed")
 		ctx, cancel := context.WithCancel(t.Context())

@@ -17,10 +17,10 @@ import (
 	"tidemark/wire"
 )
 
-// TestOneSideStreamForWhatIsMadeTogether checks that KV is read once for all copies that one list brings. They are
+// TestCopiesCreatedTogetherShareASideStream checks that KV is read once for all copies that one list brings. They are
 // made one after the other, and the stream that feeds them may be there earlier. None of them is requested or
 // reported before all of them are there.
-func TestOneSideStreamForWhatIsMadeTogether(t *testing.T) {
+func TestCopiesCreatedTogetherShareASideStream(t *testing.T) {
 	w := newWorld(t)
 	disk := newStuck(w)
 	tweak := w.tweak

@@ -110,9 +110,9 @@ func (w *world) seqnoOf(id string) (seqno uint64) {
 	return seqno
 }
 
-// TestVerifyFindsWhatIsWrong checks that every kind of damage to a copy's files is found, with its document, and
+// TestVerifyFindsEveryDamage checks that every kind of damage to a copy's files is found, with its document, and
 // nothing else.
-func TestVerifyFindsWhatIsWrong(t *testing.T) {
+func TestVerifyFindsEveryDamage(t *testing.T) {
 	w := built(t)
 	if found, end, err := w.verify(t.Context(), 1, ``); err != nil || len(found) > 0 || end.Differences != 0 || end.Documents < 199 || end.Rows != 199 || end.Unsettled != 0 {
 		t.Fatalf("an index that is right: %+v, %+v, %v", found, end, err)
@@ -195,10 +195,10 @@ func join(keys []json.RawMessage) string {
 	return strings.Join(s, " ")
 }
 
-// TestVerifyWhereThingsStand checks a row that is in another slice than it should be, with or without its entry: it
+// TestVerifyFindsMisplacedRows checks a row that is in another slice than it should be, with or without its entry: it
 // is missing in one and a surplus row in the other. A row that is in both is reported as well, as is an entry without
 // its row, whether the document exists or not.
-func TestVerifyWhereThingsStand(t *testing.T) {
+func TestVerifyFindsMisplacedRows(t *testing.T) {
 	w := newWorld(t)
 	w.place = func(c *partition.Copy) { c.Slice = index.SliceID(c.ID % 10) } // all that is written belongs to slice 0
 	w.write(docs(0, 100, 1)...)
@@ -301,9 +301,9 @@ func TestVerifyKeepsToItsRate(t *testing.T) {
 	}
 }
 
-// TestVerifyListsNoMore checks that the limit applies to all indexers together, and that the end says how many
+// TestVerifyListIsBounded checks that the limit applies to all indexers together, and that the end says how many
 // differences were listed. All are counted.
-func TestVerifyListsNoMore(t *testing.T) {
+func TestVerifyListIsBounded(t *testing.T) {
 	w := newWorld(t)
 	// an indexer that finds 3
 	other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -337,9 +337,9 @@ func TestVerifyListsNoMore(t *testing.T) {
 	}
 }
 
-// TestVerifyBesideAnIndexerThatHangs checks that a verification whose other indexer hangs, at once or in the middle,
+// TestVerifyNamesAHungIndexer checks that a verification whose other indexer hangs, at once or in the middle,
 // ends with an error that names that indexer.
-func TestVerifyBesideAnIndexerThatHangs(t *testing.T) {
+func TestVerifyNamesAHungIndexer(t *testing.T) {
 	t.Parallel()
 	for _, begun := range []bool{false, true} {
 		w := newWorld(t)

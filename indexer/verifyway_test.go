@@ -19,10 +19,10 @@ import (
 	"tidemark/wire"
 )
 
-// TestVerifySeesWhatIsLostOnTheWay loses a document on the streams, both on maintenance streams and on those that
+// TestVerifyFindsLossOnStreams loses a document on the streams, both on maintenance streams and on those that
 // verifications read, so that it is missing in the index and in what the index is compared with. The sums of the
 // evaluation do not come over these streams, so the loss is reported.
-func TestVerifySeesWhatIsLostOnTheWay(t *testing.T) {
+func TestVerifyFindsLossOnStreams(t *testing.T) {
 	const lost = "doc-0020"
 	w := newWorld(t)
 	w.lose = func(e *keyversion.Event) bool { return string(e.DocID) == lost }
@@ -135,9 +135,9 @@ func TestRefusedKeysAreShown(t *testing.T) {
 	})
 }
 
-// TestVerifyBeginsAnew restarts vbuckets after a round in which documents were already compared, because KV has
+// TestVerifyRestartsVBuckets restarts vbuckets after a round in which documents were already compared, because KV has
 // failed over or has more to read than fits in memory. Differences and documents are still listed and counted once.
-func TestVerifyBeginsAnew(t *testing.T) {
+func TestVerifyRestartsVBuckets(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name      string

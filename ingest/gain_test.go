@@ -9,9 +9,9 @@ import (
 	"tidemark/timestamp"
 )
 
-// TestGainsAreThoseOfEachPart checks that the cached gain of parts that have passed the same events is the gain of
-// each of them, even if there are more different ones than the cache holds.
-func TestGainsAreThoseOfEachPart(t *testing.T) {
+// TestCachedGainEqualsGainOfEachPart checks that the cached gain of parts that have passed the same events is the
+// gain of each of them, even if there are more different ones than the cache holds.
+func TestCachedGainEqualsGainOfEachPart(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		v := &vbucket{}
 		epoch := rapid.Uint32Range(0, 3).Draw(rt, "first epoch")

@@ -311,8 +311,9 @@ func benchPromotions(b *testing.B, copies int) {
 	}
 }
 
-// TestProgressIsWritten checks that what a side stream has delivered counts as done only when it is written.
-func TestProgressIsWritten(t *testing.T) {
+// TestProgressCountsOnlyWhenWritten checks that what a side stream has delivered counts as done only when it is
+// written.
+func TestProgressCountsOnlyWhenWritten(t *testing.T) {
 	b, err := New(Options{VBuckets: 1, Pack: func(*keyversion.Event) []byte { return []byte("x") }})
 	if err != nil {
 		t.Fatal(err)
@@ -359,7 +360,7 @@ func TestProgressIsWritten(t *testing.T) {
 
 // A recovery raises the rollback id above rollbacks that it may have missed (statecontext.RaiseEpoch): timestamps
 // with a rollback id above the last one carried out here are accepted, and the next rollback is carried out.
-func TestRollbacksArePassedOver(t *testing.T) {
+func TestMissedRollbacksAreSkipped(t *testing.T) {
 	b, err := New(Options{VBuckets: 1, Pack: pack})
 	if err != nil {
 		t.Fatal(err)

@@ -101,9 +101,9 @@ func TestSideStreamReportsAPurgeLate(t *testing.T) {
 	}
 }
 
-// TestSideStreamGoesOn checks that neither a lost connection nor a restart of the maintenance stream on the same
-// branch discards what a side stream has delivered; on another branch the side stream is dropped.
-func TestSideStreamGoesOn(t *testing.T) {
+// TestSideStreamSurvivesReconnects checks that neither a lost connection nor a restart of the maintenance stream on
+// the same branch discards what a side stream has delivered; on another branch the side stream is dropped.
+func TestSideStreamSurvivesReconnects(t *testing.T) {
 	w := newSideWorld(t, 1)
 	w.is("BEGIN", w.begin(2, 0, 0), Taken)
 	w.is("seqno 1", w.data(2, 1, 0), Taken)
@@ -268,9 +268,9 @@ func TestSideStreamOfARemovedCopy(t *testing.T) {
 	}
 }
 
-// TestSideStreamOfTwo checks that a stream for two copies continues for the remaining one, and not for the removed
-// one when that is added again.
-func TestSideStreamOfTwo(t *testing.T) {
+// TestSideStreamOfTwoCopies checks that a stream for two copies continues for the remaining one, and not for the
+// removed one when that is added again.
+func TestSideStreamOfTwoCopies(t *testing.T) {
 	w := newSideWorld(t, 1)
 	if err := w.b.Add(Copy{ID: 2}); err != nil {
 		t.Fatal(err)
@@ -301,9 +301,9 @@ func TestSideStreamOfTwo(t *testing.T) {
 	}
 }
 
-// TestTombstonesOfBefore checks that tombstones from before are purged when the copy is whole, by a part that
+// TestOldTombstonesArePurged checks that tombstones from before are purged when the copy is whole, by a part that
 // requests it.
-func TestTombstonesOfBefore(t *testing.T) {
+func TestOldTombstonesArePurged(t *testing.T) {
 	w := newTurnsWorld(t)
 	w.b.HoldsTombstones(1, 0)
 	if !w.b.Tombstones(1) {

@@ -138,9 +138,9 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnsReachTheEnd checks that a side stream written in pieces has the same result as one written at once, and
-// that each piece has its exact position.
-func TestTurnsReachTheEnd(t *testing.T) {
+// TestSideStreamInPiecesEqualsOneWrite checks that a side stream written in pieces has the same result as one written
+// at once, and that each piece has its exact position.
+func TestSideStreamInPiecesEqualsOneWrite(t *testing.T) {
 	w := newTurnsWorld(t)
 	w.bring(95)
 	w.side(keyversion.Event{Kind: keyversion.StreamEnd, Seqno: turnsActive, Window: timestamp.Window{End: turnsActive}})

@@ -51,9 +51,9 @@ func idle(t testing.TB, vbs, copies int, apart bool) *Bucket {
 	return s
 }
 
-// TestWantsAreThoseOfEachCopy checks that what is wanted of a vbucket is what any copy lacks there, whichever copies
+// TestWantsCoverEachCopy checks that what is wanted of a vbucket is what any copy lacks there, whichever copies
 // share a list and however much the others have.
-func TestWantsAreThoseOfEachCopy(t *testing.T) {
+func TestWantsCoverEachCopy(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const vbs, copies = 4, 5
 		s := idle(t, vbs, copies, rapid.Bool().Draw(rt, "apart"))
@@ -87,8 +87,8 @@ func TestWantsAreThoseOfEachCopy(t *testing.T) {
 	})
 }
 
-// TestDrawnInPieces checks that the pieces of the drawing make up the whole.
-func TestDrawnInPieces(t *testing.T) {
+// TestPiecesOfADrawingAddUp checks that the pieces of the drawing make up the whole.
+func TestPiecesOfADrawingAddUp(t *testing.T) {
 	const vbs = 5
 	s := idle(t, vbs, 2, false)
 	for each := 1; each <= vbs+1; each++ {

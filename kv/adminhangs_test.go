@@ -19,9 +19,9 @@ import (
 // addressOf returns the server's host:port.
 func addressOf(s *httptest.Server) string { return strings.TrimPrefix(s.URL, "http://") }
 
-// TestStatusAsksNodesSideBySide: Status requests all nodes in parallel. Each node answers only when all have been
+// TestStatusAsksNodesInParallel: Status requests all nodes in parallel. Each node answers only when all have been
 // asked, so that requests made one after another would hang.
-func TestStatusAsksNodesSideBySide(t *testing.T) {
+func TestStatusAsksNodesInParallel(t *testing.T) {
 	t.Parallel()
 	const n = 3
 	var asked sync.WaitGroup
@@ -99,9 +99,9 @@ func TestPeersAnswerInOrder(t *testing.T) {
 	}
 }
 
-// TestANodeThatHangsIsAskedLast: the client does not send a command for the cluster to a node that hangs, wherever in
+// TestHungNodeIsAskedLast: the client does not send a command for the cluster to a node that hangs, wherever in
 // the list that node is.
-func TestANodeThatHangsIsAskedLast(t *testing.T) {
+func TestHungNodeIsAskedLast(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	var mu sync.Mutex
@@ -153,9 +153,9 @@ func TestNodesDoNotRedirect(t *testing.T) {
 	}
 }
 
-// TestANodeThatBreaksOff: a node that begins an answer and does not finish it counts as one that has not answered.
-// The command is sent to it once, and the caller gets ErrSilent.
-func TestANodeThatBreaksOff(t *testing.T) {
+// TestIncompleteAnswerCountsAsSilence: a node that begins an answer and does not finish it counts as one that has not
+// answered. The command is sent to it once, and the caller gets ErrSilent.
+func TestIncompleteAnswerCountsAsSilence(t *testing.T) {
 	t.Parallel()
 	var commanded atomic.Int64
 	breaks := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

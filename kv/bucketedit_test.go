@@ -185,7 +185,7 @@ func TestReplicasAreChanged(t *testing.T) {
 
 // While replicas are being made, a rebalance and another change of their number are refused; other settings may be
 // changed. The operation can be stopped like a rebalance, and the next rebalance makes the missing replicas.
-func TestReplicasWhileTheyAreMade(t *testing.T) {
+func TestChangesWhileReplicasAreMade(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 0)
 	n := g.nodes["kv1"]

@@ -138,7 +138,7 @@ func TestBucketsByREST(t *testing.T) {
 // Dropping a bucket closes its clients' connections and removes its files; a new bucket of the same name starts
 // empty. A node without any bucket still reports its services. All of this survives a restart, also for the bucket of
 // the node's own configuration.
-func TestBucketIsDroppedAndMadeAgain(t *testing.T) {
+func TestBucketIsDroppedAndRecreated(t *testing.T) {
 	config := testConfig(t.TempDir())
 	n, stop := runNode(t, config)
 	kv := login(t, n.MemcachedAddr())

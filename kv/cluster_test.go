@@ -102,7 +102,7 @@ func TestFailoverWithoutLoss(t *testing.T) {
 }
 
 // A failover that is cancelled while it waits for the replicas leaves no vbucket sealed against writes.
-func TestFailoverThatComesToNothing(t *testing.T) {
+func TestCancelledFailoverSealsNothing(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3, 1)
 	for id := range g.nodes {
@@ -161,7 +161,7 @@ func TestFailoverThatComesToNothing(t *testing.T) {
 }
 
 // A request for some copies gets only those, and no vbucket chains, whose size grows with the number of vbuckets.
-func TestSomeCopiesAskedFor(t *testing.T) {
+func TestRequestForSomeCopies(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	remote := NewRemote(testUser, testPassword, clusterWait, nil)
 	for _, c := range []struct {
@@ -208,7 +208,7 @@ func TestSomeCopiesAskedFor(t *testing.T) {
 }
 
 // A request names the copies it wants, of one bucket or several, as long as the list fits into a request.
-func TestManyCopiesAskedFor(t *testing.T) {
+func TestRequestForManyCopies(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	remote := NewRemote(testUser, testPassword, clusterWait, nil)
 	for _, c := range []struct {
@@ -461,7 +461,7 @@ func TestRebalanceResumes(t *testing.T) {
 	}
 }
 
-func TestANodeDoesNotServeBeforeItHasCompared(t *testing.T) {
+func TestNodeComparesMapsBeforeServing(t *testing.T) {
 	g := newGroup(t, 3, 1)
 	for _, id := range []string{"kv1", "kv2", "kv3"} {
 		g.stop(id)
@@ -503,7 +503,7 @@ func TestClusterInterfaceNeedsThePassword(t *testing.T) {
 }
 
 // A node folder from the time when each bucket had its own fixed map keeps its vbuckets where they are.
-func TestFolderOfFormerTimes(t *testing.T) {
+func TestFolderOfAnOldVersion(t *testing.T) {
 	dir := t.TempDir()
 	n, stop := runNode(t, testConfig(dir))
 	login(t, n.MemcachedAddr()).want(setFrame(3, "a", "1"), mcbp.StatusOK)
@@ -527,7 +527,7 @@ func TestFolderOfFormerTimes(t *testing.T) {
 
 // A takeover ends the streams of the old owner, and the consumer resumes at the new owner from its position, with the
 // vbucket UUID of the old branch.
-func TestTakeoverAsAConsumerSeesIt(t *testing.T) {
+func TestConsumerSurvivesATakeover(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 0)
 	c := g.client()

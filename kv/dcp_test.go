@@ -228,7 +228,7 @@ func TestFlowControl(t *testing.T) {
 // A stream whose window is full in the middle of a snapshot is ended as too slow once the versions replaced meanwhile
 // exceed what a node keeps. The consumer receives that end when its window allows it. Other streams of the vbucket go
 // on.
-func TestConsumerThatStandsStill(t *testing.T) {
+func TestStalledConsumer(t *testing.T) {
 	config := testConfig(t.TempDir())
 	config.QuotaBytes = 512 << 20 // a vbucket's share is at most 64 MiB
 	n, _ := runNode(t, config)
@@ -273,7 +273,7 @@ func TestConsumerThatAnswersNoNoop(t *testing.T) {
 	quiet.want(fromZero(0), mcbp.StatusOK)
 }
 
-func TestDeletionsInTheirForms(t *testing.T) {
+func TestFormsOfDeletions(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	kv := login(t, n.MemcachedAddr(), mcbp.FeatureXattr)
 	kv.want(setFrame(0, "a", "1"), mcbp.StatusOK)

@@ -73,9 +73,9 @@ func TestFlush(t *testing.T) {
 	check()
 }
 
-// TestFlushOfADiskThatHangs: a node whose disk hangs, simulated by holding its lock for changes, does not block the
+// TestFlushWithAHungDisk: a node whose disk hangs, simulated by holding its lock for changes, does not block the
 // leader's right to change the map. A flush whose caller has given up does not happen later.
-func TestFlushOfADiskThatHangs(t *testing.T) {
+func TestFlushWithAHungDisk(t *testing.T) {
 	g := newGroup(t, 2, 0)
 	c := g.client()
 	if _, err := c.Set(within(t), "k", []byte("1"), kvclient.StoreOptions{}); err != nil {
@@ -187,9 +187,9 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestFlushOfAllOrNone: while a member does not answer or is not ready, no member flushes. The request may be sent to
-// any member.
-func TestFlushOfAllOrNone(t *testing.T) {
+// TestFlushIsAllOrNothing: while a member does not answer or is not ready, no member flushes. The request may be sent
+// to any member.
+func TestFlushIsAllOrNothing(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3, 1)
 	g.fill(200)
@@ -224,9 +224,9 @@ func TestFlushOfAllOrNone(t *testing.T) {
 	}
 }
 
-// TestFlushNamesWhatIsEmptied: when a node's disk fails in the middle of a flush, the error names that node and the
-// flushed ones, and a repeated flush completes. A node refuses a flush that was planned for another map.
-func TestFlushNamesWhatIsEmptied(t *testing.T) {
+// TestFailedFlushNamesFlushedNodes: when a node's disk fails in the middle of a flush, the error names that node and
+// the flushed ones, and a repeated flush completes. A node refuses a flush that was planned for another map.
+func TestFailedFlushNamesFlushedNodes(t *testing.T) {
 	t.Parallel()
 	var broken atomic.Bool
 	g := newGroupWith(t, 2, 0, func(c *Config) {

@@ -13,9 +13,9 @@ import (
 	"tidemark/kv/store"
 )
 
-// TestWhatIsARefusal: which answers of another node count as refusals. An answer that does not judge the request is
-// none.
-func TestWhatIsARefusal(t *testing.T) {
+// TestRefusalsAreRecognized: which answers of another node count as refusals. An answer that does not judge the
+// request is none.
+func TestRefusalsAreRecognized(t *testing.T) {
 	encoded := func(p any) []byte {
 		raw, err := json.Marshal(p)
 		if err != nil {

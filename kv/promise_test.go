@@ -138,7 +138,7 @@ func (g *promised) hold(id string) (release func()) {
 
 // The plan of a failover would undo what the old leader does meanwhile, with all later writes. A node that has
 // promised to take no map of the old leader keeps that promise, whichever nodes are restarted meanwhile.
-func TestAPromiseOutlivesARestart(t *testing.T) {
+func TestPromiseSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	for _, ids := range [][]string{{"kv3"}, {"kv3", "kv1"}} {
 		t.Run(strings.Join(ids, " and "), func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestAPromiseOutlivesARestart(t *testing.T) {
 }
 
 // A node that missed the map of a failover gets it later; until then it takes no map of the old leader.
-func TestAPromiseLastsUntilTheMapComes(t *testing.T) {
+func TestPromiseLastsUntilTheMapArrives(t *testing.T) {
 	g := newPromised(t)
 	release := g.hold("kv2")
 	m, epoch := g.begun("kv2", "kv1")
@@ -192,7 +192,7 @@ func TestAPromiseLastsUntilTheMapComes(t *testing.T) {
 
 // A failover that is given up before there is a map of it, because it is refused or its maker dies, leaves the old
 // leader in place.
-func TestAFailoverGivenUp(t *testing.T) {
+func TestAbandonedFailover(t *testing.T) {
 	t.Parallel()
 	free := func(t *testing.T, g *promised) {
 		t.Helper()

@@ -57,7 +57,7 @@ func replicaOf(t *testing.T, vb uint16) (*session, *replica) {
 
 // When a source refuses a replica's history, the replica is emptied only if the map still has that source: otherwise
 // it may become the active copy in a moment.
-func TestAFormerSourceEmptiesNothing(t *testing.T) {
+func TestFormerSourceCannotEmptyAReplica(t *testing.T) {
 	s, p := replicaOf(t, 3)
 	if err := s.refused(p, 1, feed.ErrRollback); err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestAFormerSourceEmptiesNothing(t *testing.T) {
 
 // A link ignores messages of a vbucket that is not its goal any more, even while the stream is open: another link
 // replicates it.
-func TestALinkTakesOnlyItsGoals(t *testing.T) {
+func TestLinkIgnoresVBucketsThatAreNotItsGoals(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		keep map[uint16]bool
@@ -102,7 +102,7 @@ func TestALinkTakesOnlyItsGoals(t *testing.T) {
 
 // What is known of a replica's current source stays when a caller looks it up with the former map, or when the former
 // source's link notes something.
-func TestOnlyTheSourceOfNowIsKnown(t *testing.T) {
+func TestOnlyTheCurrentSourceIsTracked(t *testing.T) {
 	r := newReplicator(nil)
 	id := bucketID{"world", "u"}
 	links := map[string]*link{}

@@ -436,7 +436,7 @@ func TestUserThatAMemberDoesNotHave(t *testing.T) {
 
 // The leader, which carries out a change, checks the user's rights: through a member that is behind, a user who has
 // been removed, or has fewer roles or another password by now, changes nothing.
-func TestAMemberThatIsBehindVouchesForNobody(t *testing.T) {
+func TestStaleMemberCannotAuthorize(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 1)
 	u := users{t, g.nodes["kv1"]}
@@ -494,7 +494,7 @@ func TestAMemberThatIsBehindVouchesForNobody(t *testing.T) {
 }
 
 // A user who is removed after authentication and before the change begins changes nothing.
-func TestWhoGoesMeanwhileChangesNothing(t *testing.T) {
+func TestRemovedUserChangesNothing(t *testing.T) {
 	t.Parallel()
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	u := users{t, n}

@@ -16,10 +16,10 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestAFollowerThatIsBehindVouchesForNobody: an administrator is removed and another one demoted while a follower
+// TestStaleFollowerCannotAuthorize: an administrator is removed and another one demoted while a follower
 // cannot store that. Through the follower they cannot write from the first moment on, since the leader checks them
 // itself; and after a short time the follower answers no user by itself until it has caught up.
-func TestAFollowerThatIsBehindVouchesForNobody(t *testing.T) {
+func TestStaleFollowerCannotAuthorize(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t, steadfast)
 	root := &who{name: "root", basic: [2]string{FirstAdmin, rootPassword}}
@@ -113,10 +113,10 @@ func (s *secured) get(n *node, path string, answer any) (int, error) {
 	return resp.StatusCode, json.NewDecoder(resp.Body).Decode(answer)
 }
 
-// TestAFollowerThatIsBehindDoesNotStayOpen: the first user of an open cluster is created while a follower cannot
+// TestStaleFollowerOfAnOpenClusterCloses: the first user of an open cluster is created while a follower cannot
 // store that. The leader announces that there are users, and the follower admits no anonymous client any more,
 // although it has no user; a user that it cannot check is not called wrong.
-func TestAFollowerThatIsBehindDoesNotStayOpen(t *testing.T) {
+func TestStaleFollowerOfAnOpenClusterCloses(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t, steadfast)
 	leader, follower := c.nodes[c.leader()], c.follower()
@@ -148,9 +148,9 @@ func TestAFollowerThatIsBehindDoesNotStayOpen(t *testing.T) {
 	})
 }
 
-// TestNobodyIsLetInAsHeWas: an administrator is removed while a follower can store nothing; it admits nobody
+// TestFormerRightsAreNotGranted: an administrator is removed while a follower can store nothing; it admits nobody
 // meanwhile. At the moment when it can store again, it does not grant that user the former rights.
-func TestNobodyIsLetInAsHeWas(t *testing.T) {
+func TestFormerRightsAreNotGranted(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t, steadfast)
 	root := &who{name: "root", basic: [2]string{FirstAdmin, rootPassword}}

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// TestStopsWhileItsDiskHangs: a manager that is stopped does not wait for its disk, whether it leads or not. The
+// TestStopWithAHungDisk: a manager that is stopped does not wait for its disk, whether it leads or not. The
 // other managers continue.
-func TestStopsWhileItsDiskHangs(t *testing.T) {
+func TestStopWithAHungDisk(t *testing.T) {
 	c := newTrio(t)
 	for i, name := range []string{"a follower", "the leader"} {
 		at := c.leader()

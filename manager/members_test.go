@@ -108,9 +108,9 @@ type roundTrip func(r *http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestALeaderThatAsksSilentMembersIsWaitedFor: the leader records an address after it has tried the previous one,
+// TestAnnouncementWaitsForTheLeader: the leader records an address after it has tried the previous one,
 // where packets are lost. An announcement waits for that.
-func TestALeaderThatAsksSilentMembersIsWaitedFor(t *testing.T) {
+func TestAnnouncementWaitsForTheLeader(t *testing.T) {
 	t.Parallel()
 	m := announcer(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -134,9 +134,9 @@ func TestALeaderThatAsksSilentMembersIsWaitedFor(t *testing.T) {
 	})
 }
 
-// TestTheOthersAreAskedWhileOneIsTold: a manager whose announcement hangs probes the other managers' addresses
+// TestOthersAreProbedDuringAnAnnouncement: a manager whose announcement hangs probes the other managers' addresses
 // meanwhile: without them there may be no leader.
-func TestTheOthersAreAskedWhileOneIsTold(t *testing.T) {
+func TestOthersAreProbedDuringAnAnnouncement(t *testing.T) {
 	t.Parallel()
 	m := announcer(t)
 	m.cfg.Join = []string{"m2"}
@@ -163,9 +163,9 @@ func TestTheOthersAreAskedWhileOneIsTold(t *testing.T) {
 	})
 }
 
-// TestOneThatHangsKeepsNoManagerFromTheOthers: the first manager accepts the connection and does not answer, like a
+// TestHungManagerDoesNotBlockAnnouncements: the first manager accepts the connection and does not answer, like a
 // stopped process. The next manager gets the announcement nevertheless.
-func TestOneThatHangsKeepsNoManagerFromTheOthers(t *testing.T) {
+func TestHungManagerDoesNotBlockAnnouncements(t *testing.T) {
 	t.Parallel()
 	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // so that the server notices when the client is gone

@@ -428,10 +428,10 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestAWriteOutlivesTheLeader: a leader fails with a write that a follower has forwarded to it. The follower sends a
+// TestWriteSurvivesItsLeader: a leader fails with a write that a follower has forwarded to it. The follower sends a
 // write with a key to the next leader, and it is done once. A write whose time is over before there is a next leader
 // reports nothing definite.
-func TestAWriteOutlivesTheLeader(t *testing.T) {
+func TestWriteSurvivesItsLeader(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t, func(c *Config) { c.Heartbeat = heartbeat / 3 })
 	c.furnish()
@@ -459,9 +459,9 @@ func TestAWriteOutlivesTheLeader(t *testing.T) {
 	}
 }
 
-// TestAStopOutlivesDisksThatHang: a leader stops although an entry in its log never completes, because the disks of
+// TestStopWithHungDisks: a leader stops although an entry in its log never completes, because the disks of
 // all other managers hang while they still answer.
-func TestAStopOutlivesDisksThatHang(t *testing.T) {
+func TestStopWithHungDisks(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
 	c.furnish()

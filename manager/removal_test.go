@@ -31,9 +31,10 @@ func (c *trio) members() (ids []string) {
 	return ids
 }
 
-// TestARefusedRemovalIsNone: a request that is answered as refused is not done. While a restore is staged, a removal
-// with a key is refused, and the manager stays a member; when the restore is over, the same request removes it.
-func TestARefusedRemovalIsNone(t *testing.T) {
+// TestRefusedRemovalChangesNothing: a request that is answered as refused is not done. While a restore is staged, a
+// removal with a key is refused, and the manager stays a member; when the restore is over, the same request removes
+// it.
+func TestRefusedRemovalChangesNothing(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t, steadfast)
 	c.propose(&statecontext.BeginRestore{ID: "r", Mode: statecontext.RestoreInPlace, Bytes: 1 << 20})
@@ -79,10 +80,10 @@ func removalOf(name, key string) *statecontext.Request {
 		BodyHash: sha256.Sum256(fmt.Appendf(nil, "DELETE /v1/cluster/managers/%s\n\n%s", name, name))}
 }
 
-// TestARemovalOutlivesItsLeader: the leader dies during a removal, before or after Raft's members have changed. The
+// TestRemovalSurvivesItsLeader: the leader dies during a removal, before or after Raft's members have changed. The
 // same request at the next leader continues the removal, or reports it as done; and it means the manager that it
 // first meant, even if another manager has the name by now.
-func TestARemovalOutlivesItsLeader(t *testing.T) {
+func TestRemovalSurvivesItsLeader(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t, steadfast)
 	begin := func(name, key, id string) {

@@ -147,10 +147,10 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// TestSessionsOfThosePasswordsThatCount: a session ends everywhere when its user's password or role is changed
+// TestSessionsEndWithTheirPassword: a session ends everywhere when its user's password or role is changed
 // through any manager; other users' sessions and other tokens do not. The change has "by", even without an
 // Idempotency-Key. A user who begins session after session has to wait, and displaces no events.
-func TestSessionsOfThosePasswordsThatCount(t *testing.T) {
+func TestSessionsEndWithTheirPassword(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t)
 	leader, follower := s.nodes[s.leader()], s.follower()

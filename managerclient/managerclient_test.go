@@ -161,9 +161,9 @@ func stable(number uint64) wire.BucketStability {
 	return wire.BucketStability{Stability: timestamp.Stability{Ref: timestamp.Ref{Number: number}}}
 }
 
-// TestWhoHangsIsNotWaitedFor: a request that may take long goes to the next manager if the first one does not answer
+// TestHungManagerIsSkipped: a request that may take long goes to the next manager if the first one does not answer
 // at all; a manager that answers probes has its whole deadline.
-func TestWhoHangsIsNotWaitedFor(t *testing.T) {
+func TestHungManagerIsSkipped(t *testing.T) {
 	const wait = time.Minute // of the request
 	release := make(chan struct{})
 	holds := func(w http.ResponseWriter, r *http.Request, _ *managers) {
@@ -200,9 +200,9 @@ func TestWhoHangsIsNotWaitedFor(t *testing.T) {
 // detectorLook is about the interval at which a wait is checked.
 const detectorLook = 20 * time.Millisecond
 
-// TestWaitsKeepNoOthersWaiting: however many scans wait for a timestamp, the leader receives the indexer's reports
+// TestWaitsDelayNoOtherCalls: however many scans wait for a timestamp, the leader receives the indexer's reports
 // and its clients' tickets as if there were none. Scans beyond the number of connections wait for one.
-func TestWaitsKeepNoOthersWaiting(t *testing.T) {
+func TestWaitsDelayNoOtherCalls(t *testing.T) {
 	waiting, release := make(chan struct{}, waitsAtOnce+1), make(chan struct{})
 	ms := start(t, func(w http.ResponseWriter, r *http.Request, _ *managers) {
 		if !strings.HasSuffix(r.URL.Path, ":stabilize") {
@@ -253,9 +253,9 @@ func TestWaitsKeepNoOthersWaiting(t *testing.T) {
 	free()
 }
 
-// TestAWaitInVainIsAnAnswer: a leader without a timestamp in time is still tried first afterwards, and no other
+// TestTimedOutWaitIsAnAnswer: a leader without a timestamp in time is still tried first afterwards, and no other
 // manager has to wait as long again.
-func TestAWaitInVainIsAnAnswer(t *testing.T) {
+func TestTimedOutWaitIsAnAnswer(t *testing.T) {
 	ms := start(t, refuse(504, errcode.Timeout), leads(0))
 	c := New(ms.urls, nil)
 	defer c.Close()

@@ -83,7 +83,7 @@ func TestRightWithdrawnAndGivenBack(t *testing.T) {
 
 // One engine closes each connection as soon as it is open (its name is in use, or the engine is shutting down), and
 // one is short of memory: requests are repeated, on the same connection if there still is one.
-func TestOpenedAndHungUp(t *testing.T) {
+func TestConnectionsClosedAtOnce(t *testing.T) {
 	e := newEngine(t)
 	var hangups, short atomic.Int64
 	var refused sync.Map // connections whose streams were

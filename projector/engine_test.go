@@ -234,7 +234,7 @@ func (w *world) startAt(vb uint16, inc, seqno uint64) wire.StartResult {
 }
 
 // Engines send the END of a closed stream in its turn, which may be after the vbucket's next stream has begun.
-func TestALateEndIsThatOfTheOldStream(t *testing.T) {
+func TestLateEndBelongsToTheOldStream(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -260,7 +260,7 @@ func TestALateEndIsThatOfTheOldStream(t *testing.T) {
 func looksAsked(c *Config) { c.lookEvery = time.Hour }
 
 // After a takeover the old node may send nothing at all.
-func TestAVBucketThatLeftIsEnded(t *testing.T) {
+func TestMovedVBucketIsEnded(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	w := newWorldWith(t, e.Addr(), FeedNative, looksAsked)
@@ -290,7 +290,7 @@ func TestAVBucketThatLeftIsEnded(t *testing.T) {
 }
 
 // If a vbucket leaves and comes back between two looks, KV hosts it, but has dropped its stream without any event.
-func TestAVBucketThatCameBackIsEnded(t *testing.T) {
+func TestReturnedVBucketIsEnded(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	w := newWorldWith(t, e.Addr(), FeedNative, looksAsked)
@@ -318,7 +318,7 @@ func TestAVBucketThatCameBackIsEnded(t *testing.T) {
 }
 
 // A projector that streams nothing reports what its KV node has, like the others, for the buckets that have indexes.
-func TestANodeThatStreamsNothingIsLookedAt(t *testing.T) {
+func TestIdleNodeIsPolled(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -338,7 +338,7 @@ func TestANodeThatStreamsNothingIsLookedAt(t *testing.T) {
 
 // A KV node that did not answer a look is only asked by further looks: other queries fail at once, without being
 // sent.
-func TestASilentNodeIsNotAsked(t *testing.T) {
+func TestSilentNodeIsNotQueried(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -422,7 +422,7 @@ func TestStopDuringStart(t *testing.T) {
 }
 
 // A stream with contradictory events ends here and at KV; the next one can be requested at once.
-func TestABrokenStreamIsAskedForAgain(t *testing.T) {
+func TestBrokenStreamIsRequestedAgain(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)
@@ -646,8 +646,8 @@ func TestALostConnectionIsDrainedBeforeTheNextBegins(t *testing.T) {
 	}
 }
 
-// TestABucketOfTooManyVBuckets is refused with its own code.
-func TestABucketOfTooManyVBuckets(t *testing.T) {
+// TestTooManyVBucketsAreRefused is refused with its own code.
+func TestTooManyVBucketsAreRefused(t *testing.T) {
 	e := newEngine(t)
 	e.wide.Store(true)
 	w := newWorldAt(t, e.Addr())
@@ -773,7 +773,7 @@ func TestPurgeSeqnosDelayNoOtherRequests(t *testing.T) {
 
 // If KV does not report purge seqnos, because it refuses, fails or does not answer, a stream from 0 may lack any
 // deletion of its first snapshot, states that before anything else, and continues.
-func TestPurgeSeqnosThatCannotBeHad(t *testing.T) {
+func TestUnavailablePurgeSeqnos(t *testing.T) {
 	never := make(chan any)
 	t.Cleanup(func() { close(never) })
 	for name, fails := range map[string]func(e *engine){

@@ -10,9 +10,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestABucketThatHangsHoldsNoOtherUp: buckets without streams are opened independently. If KV does not answer for one
+// TestHungBucketDelaysNoOther: buckets without streams are opened independently. If KV does not answer for one
 // of them, the others are opened meanwhile.
-func TestABucketThatHangsHoldsNoOtherUp(t *testing.T) {
+func TestHungBucketDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

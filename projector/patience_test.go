@@ -56,7 +56,7 @@ func TestAskEach(t *testing.T) {
 }
 
 // If one vbucket among many is always refused temporarily, there still is an answer for all of them.
-func TestLogsOfAllWhereMemoryLacks(t *testing.T) {
+func TestLogsDespiteTemporaryRefusals(t *testing.T) {
 	t.Parallel()
 	const many, tries = 64, 20
 	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {

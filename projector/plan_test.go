@@ -11,7 +11,7 @@ import (
 )
 
 // One index that cannot be evaluated or placed must not stop the others of its bucket.
-func TestPlanLeavesOutWhatCannotBe(t *testing.T) {
+func TestPlanOmitsInvalidIndexes(t *testing.T) {
 	d := &wire.Definitions{Revision: 9}
 	add := func(id index.ID, bucket string, state index.State, expr string, l partition.Layout, copies ...partition.Copy) {
 		d.Indexes = append(d.Indexes, index.Definition{ID: id, Name: fmt.Sprint("i", id), Bucket: bucket, State: state,

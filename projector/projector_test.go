@@ -549,7 +549,7 @@ func TestBucketsComeAndGo(t *testing.T) {
 }
 
 // An indexer that restarts gets BEGIN from its router, and must then learn the complete seqnos of idle vbuckets.
-func TestIdleVBucketsSpeakToAnIndexerThatComesBack(t *testing.T) {
+func TestIdleVBucketsReportToAReturningIndexer(t *testing.T) {
 	w := newWorld(t)
 	m := w.set("a", map[string]any{"f1": 1})
 	w.define(1, 1)
@@ -706,7 +706,7 @@ func TestReportsContainChanges(t *testing.T) {
 	})
 }
 
-func TestQuestionsAboutKV(t *testing.T) {
+func TestQueriesAboutKV(t *testing.T) {
 	w := newWorld(t)
 	ctx := context.Background()
 	info, err := w.client.Bucket(ctx, w.url, &wire.BucketRequest{Bucket: testBucket})

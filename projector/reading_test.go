@@ -118,7 +118,7 @@ func TestABuildIsReadOnce(t *testing.T) {
 }
 
 // A side stream that begins elsewhere, or comes after the others have begun, uses a connection of its own.
-func TestWhoReadsAlone(t *testing.T) {
+func TestSideStreamsThatReadAlone(t *testing.T) {
 	t.Parallel()
 	three, four := wire.StreamStart{VBucket: 3, End: 10}, wire.StreamStart{VBucket: 4, End: 10}
 	later := wire.StreamStart{VBucket: 3, VBUUID: 77, Seqno: 5, End: 10}
@@ -144,7 +144,7 @@ func TestWhoReadsAlone(t *testing.T) {
 }
 
 // A reader whose request ends while KV is asked does not affect the other.
-func TestOneThatLeavesWhileKVIsAsked(t *testing.T) {
+func TestReaderLeavesDuringAQuery(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	wait := make(chan any)
@@ -169,7 +169,7 @@ func TestOneThatLeavesWhileKVIsAsked(t *testing.T) {
 }
 
 // A reader that ends while its streams wait for purge seqnos releases what it holds of the shared window.
-func TestOneThatEndsGivesBackWhatItHolds(t *testing.T) {
+func TestEndedReaderReleasesTheWindow(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	p.e.purged(0, 3, 4)
@@ -205,7 +205,7 @@ func TestOneThatEndsGivesBackWhatItHolds(t *testing.T) {
 
 // The block being processed counts when a reader is checked for holding others up: one large document may fill the
 // window.
-func TestWhatIsInHandCounts(t *testing.T) {
+func TestBlockInProgressCounts(t *testing.T) {
 	r := &reading{}
 	slow, fast := &reader{reading: r, ready: make(chan struct{}, 1)}, &reader{reading: r, ready: make(chan struct{}, 1)}
 	r.readers = []*reader{slow, fast}
@@ -234,7 +234,7 @@ func TestWhatIsInHandCounts(t *testing.T) {
 
 // A reader that takes nothing does not hold up the other: it leaves, everything it received is delivered, and its
 // endpoint is notified that nothing more comes.
-func TestOneThatHoldsUpTheOthersLeaves(t *testing.T) {
+func TestBlockingReaderLeaves(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	const documents = 3000

@@ -66,7 +66,7 @@ func (a *assessor) replanned(t testing.TB, was *plan, d *wire.Definitions) *plan
 
 // Unchanged parts are neither parsed nor compiled again, and the result equals a plan that is made from the
 // definitions alone.
-func TestOnlyWhatChangesIsCompiled(t *testing.T) {
+func TestOnlyChangedPartsAreCompiled(t *testing.T) {
 	type change = func(d *wire.Definitions)
 	const program, all = 1, 2 // what is kept
 	for name, tt := range map[string]struct {
@@ -139,7 +139,7 @@ func (pl *plan) does() string {
 
 // A revision without changes for a bucket is applied to its running streams without any event for the indexers; the
 // streams continue, and the next index joins as usual.
-func TestARevisionWithoutNewsForItsStreams(t *testing.T) {
+func TestRevisionWithoutChangesForABucket(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())

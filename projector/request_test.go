@@ -159,7 +159,7 @@ func TestAFailoverBetweenLogAndStart(t *testing.T) {
 
 // A producer that lost its newest branch answers ROLLBACK; the branch before covers the same seqno and is tried once.
 // If it is refused, too, the answer contains the log.
-func TestROLLBACKIsRetriedWithTheBranchBefore(t *testing.T) {
+func TestRollbackIsRetriedOnThePreviousBranch(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)
@@ -193,7 +193,7 @@ func TestROLLBACKIsRetriedWithTheBranchBefore(t *testing.T) {
 }
 
 // A request for a running stream restarts that vbucket only (PR-13).
-func TestARestartLeavesTheOthersAlone(t *testing.T) {
+func TestRestartAffectsOneVBucket(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)
@@ -216,7 +216,7 @@ func TestARestartLeavesTheOthersAlone(t *testing.T) {
 
 // A lost KV connection ends the streams on it, and no others (PR-10): a side stream's connection to its endpoint
 // ends, too; maintenance streams beside it continue, and vice versa.
-func TestALostKVConnectionEndsItsStreamsAlone(t *testing.T) {
+func TestLostKVConnectionEndsOnlyItsStreams(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)

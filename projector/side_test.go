@@ -150,7 +150,7 @@ func TestSideStreamsEnd(t *testing.T) {
 
 // The end of a side stream contains the sums of what was evaluated for each vbucket, if requested; they match what
 // arrives.
-func TestSideStreamPromises(t *testing.T) {
+func TestSideStreamSums(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)
@@ -293,7 +293,7 @@ func TestAPurgeBeforeASideStreamsFirstSnapshot(t *testing.T) {
 // What ends one vbucket ends only that one: KV sends END because the vbucket moved, contradicts itself, or no longer
 // has the vbucket when its end is reached. Its indexer is notified in band, and requests it again; the others
 // continue to their end.
-func TestWhatEndsOneVBucketOfASideStream(t *testing.T) {
+func TestEndOfOneSideStreamVBucket(t *testing.T) {
 	t.Parallel()
 	for name, breaks := range map[string]func(w *world, e *engine, s opened){
 		"KV ends it":   func(_ *world, _ *engine, s opened) { s.write(0, 5); s.end(mcbp.EndStateChanged) },
@@ -366,7 +366,7 @@ func TestReachDelaysNoOtherRequests(t *testing.T) {
 	}
 }
 
-func TestSideRequestsThatCannotBe(t *testing.T) {
+func TestInvalidSideRequests(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())

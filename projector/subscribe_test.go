@@ -77,7 +77,7 @@ func TestSubscribe(t *testing.T) {
 
 // A request none of whose vbuckets is hosted here is answered from the map: while a KV node is away, a subscriber
 // asks all projectors for its vbuckets repeatedly. It still replaces an earlier one.
-func TestASubscriberOfVBucketsOfOthers(t *testing.T) {
+func TestSubscriberOfForeignVBuckets(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -138,7 +138,7 @@ func TestASubscriberOfVBucketsOfOthers(t *testing.T) {
 }
 
 // A standstill of finite streams is a failure, unless the request asked to retry forever (RT-5).
-func TestWhoIsGivenUp(t *testing.T) {
+func TestStalledStreamsAreGivenUp(t *testing.T) {
 	finite := &wire.StreamBucket{Restart: wire.RestartTimestamp{VBuckets: []uint16{1}, VBUUIDs: []uint64{0},
 		Seqnos: []uint64{0}, Ends: []uint64{9}}}
 	if (&side{want: finite, target: &wire.SideTarget{}}).rests() {
@@ -151,7 +151,7 @@ func TestWhoIsGivenUp(t *testing.T) {
 
 // When KV has sent all of a finite stream, an endpoint that takes nothing is given up; if the request asked to retry
 // forever, it is not, and gets everything as soon as it can be reached.
-func TestWhatIsLeftAtTheEnd(t *testing.T) {
+func TestUnsentDataAtTheEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.define(1, 1)

@@ -42,9 +42,9 @@ func streamed(r *wire.ProjectorReport) (all []uint16) {
 
 func ended(r *wire.ProjectorReport, place int) bool { return r.Buckets[0].Streams[place].Ended }
 
-// TestSyncWaitsForWhatIsWanted: the answer comes when all running streams are complete up to the wanted seqnos, or
+// TestSyncWaitsForWantedSeqnos: the answer comes when all running streams are complete up to the wanted seqnos, or
 // with the present state when its time is over; it is a full report of one bucket.
-func TestSyncWaitsForWhatIsWanted(t *testing.T) {
+func TestSyncWaitsForWantedSeqnos(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)
@@ -273,9 +273,9 @@ func TestALostReport(t *testing.T) {
 		func() bool { w.manager.mu.Lock(); defer w.manager.mu.Unlock(); return based() })
 }
 
-// TestWhatIsToldIsOnItsWay: even if data gathers forever, data that a report declares complete is sent, and there is
+// TestReportedDataIsSent: even if data gathers forever, data that a report declares complete is sent, and there is
 // a report whenever something becomes complete.
-func TestWhatIsToldIsOnItsWay(t *testing.T) {
+func TestReportedDataIsSent(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	w := newWorldWith(t, e.Addr(), FeedNative, func(c *Config) { c.calmLinger = time.Hour })

@@ -13,9 +13,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestOneThatHangsHoldsNoOtherUp: of two projectors behind one port one does not answer. Calls to it beyond the limit
+// TestHungProjectorDelaysNoOther: of two projectors behind one port one does not answer. Calls to it beyond the limit
 // wait, calls to the other one do not; once it answers again, nothing of it is left in the client.
-func TestOneThatHangsHoldsNoOtherUp(t *testing.T) {
+func TestHungProjectorDelaysNoOther(t *testing.T) {
 	const limit = 2
 	goOn, under := make(chan struct{}), make(chan struct{}, 3*limit)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -66,9 +66,9 @@ func TestOneThatHangsHoldsNoOtherUp(t *testing.T) {
 	}
 }
 
-// TestKindsHoldOneAnotherUpInNothing: while a projector's KV is slow to begin streams and the limit of stream calls
+// TestKindsOfCallsAreIndependent: while a projector's KV is slow to begin streams and the limit of stream calls
 // is used up, the projector still returns seqnos and stops other streams; and the other way round.
-func TestKindsHoldOneAnotherUpInNothing(t *testing.T) {
+func TestKindsOfCallsAreIndependent(t *testing.T) {
 	const limit = 2
 	kinds := []struct {
 		path string

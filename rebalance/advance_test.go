@@ -81,7 +81,7 @@ func TestAdvance(t *testing.T) {
 }
 
 // A lost node sends nothing: the number of its copies made anew at a time is limited only by the receivers.
-func TestWhatIsLostSendsNothing(t *testing.T) {
+func TestLostNodeSendsNothing(t *testing.T) {
 	w := &world{nodes: map[index.NodeID]SeenNode{}}
 	for i := range 6 {
 		w.add(partition.Rebalance{State: partition.RebalanceStart, Src: partition.Shard{Node: 9},
@@ -103,7 +103,7 @@ func TestWhatIsLostSendsNothing(t *testing.T) {
 
 // A rebalance with very many steps costs as much as the few in progress: steps that wait for capacity, or whose node
 // is away, are not examined.
-func TestStepsThatWaitAreNotLookedAt(t *testing.T) {
+func TestWaitingStepsAreNotExamined(t *testing.T) {
 	w := &world{nodes: map[index.NodeID]SeenNode{2: {Away: 1}}}
 	for i := range MaxBegun {
 		w.add(partition.Rebalance{State: partition.RebalanceStart, Dst: partition.Shard{Node: index.NodeID(1 + i%2)}}, Seen{})

@@ -112,10 +112,10 @@ func measured(t *testing.T, steps string) (work []Work, overhead func(i int) flo
 	return work, func(i int) float64 { return seconds[i] }
 }
 
-// TestLeft: the estimated remaining time is right within a quarter from the first tenth on (near the end, where a
-// quarter is next to nothing, within a twentieth of the total). A slowdown during the rebalance cannot be foreseen:
-// where there was one, the estimate is less exact.
-func TestLeft(t *testing.T) {
+// TestRemainingTime: the estimated remaining time is right within a quarter from the first tenth on (near the end,
+// where a quarter is next to nothing, within a twentieth of the total). A slowdown during the rebalance cannot be
+// foreseen: where there was one, the estimate is less exact.
+func TestRemainingTime(t *testing.T) {
 	const MiB, presumed = 1 << 20, 64 << 20
 	slowing := map[string]float64{"five to four, measured": 0.35}
 	one := Bounds{Sends: 1, Receives: 1, AtOnce: 64}

@@ -376,7 +376,7 @@ func most(of map[string]int) (n int) {
 	return n
 }
 
-func TestStale(t *testing.T) {
+func TestStalePlans(t *testing.T) {
 	c := grid(3, 0, 2, 4, 1)
 	c.Nodes[2].Role = Going
 	p, err := Make(c, Options{})
@@ -492,7 +492,7 @@ func grid(nodes, zones, indexes, slicesOf, replicas int) *Cluster {
 }
 
 // A new node gets its share and no more; a leaving node gives all it has; a lost node is replaced.
-func TestNoMoreMovesThanMustBe(t *testing.T) {
+func TestMovesAreMinimal(t *testing.T) {
 	c := grid(4, 0, 5, 8, 1) // 80 copies, 20 on each
 	c.Nodes = append(c.Nodes, Node{ID: 5, Name: "i5"})
 	p, err := Make(c, Options{})

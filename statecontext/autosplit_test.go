@@ -87,7 +87,7 @@ func TestSetAutoSplit(t *testing.T) {
 
 // An index keeps the requested number of slices while automatic splits have given it more. Automatic merges never go
 // below that number, and the newest request counts.
-func TestAskedPartitions(t *testing.T) {
+func TestRequestedPartitions(t *testing.T) {
 	n := cluster(t)
 	id := n.must(ranged("x", "10", "20")).Index
 	n.ready(id)

@@ -136,9 +136,9 @@ func TestClockOfAStart(t *testing.T) {
 	}
 }
 
-// TestCalendarsAreTheProposers: whatever the state time is, a token made for an hour is valid for an hour, objects
+// TestDatesAreTheProposers: whatever the state time is, a token made for an hour is valid for an hour, objects
 // and events carry the date of their proposer, and wall clocks change no age.
-func TestCalendarsAreTheProposers(t *testing.T) {
+func TestDatesAreTheProposers(t *testing.T) {
 	const now = int64(1_800_000_000_000)
 	s, at := New(), uint64(0)
 	do := func(wallMS int64, b Body) *Result {

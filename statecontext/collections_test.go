@@ -7,9 +7,9 @@ import (
 	"tidemark/index"
 )
 
-// TestCollectionsOfABucketThatWent: an index whose collection is gone still knows that after its bucket goes, too,
+// TestCollectionsOfADeletedBucket: an index whose collection is gone still knows that after its bucket goes, too,
 // and comes back. If the bucket comes back as another one, users are not told to build an index that cannot be built.
-func TestCollectionsOfABucketThatWent(t *testing.T) {
+func TestCollectionsOfADeletedBucket(t *testing.T) {
 	n := cluster(t)
 	for i, name := range []string{"gone", "there", "plain"} {
 		c := create(name, 0, 0, 1)
@@ -40,9 +40,9 @@ func TestCollectionsOfABucketThatWent(t *testing.T) {
 	n.must(&BuildIndexes{IDs: []index.ID{3}})
 }
 
-// TestPathOfABucketThatWent: a bucket that is gone hides no collection whose path equals its name; its own index is
+// TestPathOfADeletedBucket: a bucket that is gone hides no collection whose path equals its name; its own index is
 // found only if there is no other.
-func TestPathOfABucketThatWent(t *testing.T) {
+func TestPathOfADeletedBucket(t *testing.T) {
 	n := cluster(t)
 	n.must(&SetBucket{Name: "b.s.c", UUID: "other", VBuckets: 4})
 	in := func(name, bucket string, m index.Member) {

@@ -91,15 +91,15 @@ func TestNamesAreResolvedByApply(t *testing.T) {
 	}
 }
 
-// TestNoTextIsAnotherKey: a name with zero bytes finds nothing, whatever the map's keys look like.
-func TestNoTextIsAnotherKey(t *testing.T) {
+// TestNamesWithZeroBytesFindNothing: a name with zero bytes finds nothing, whatever the map's keys look like.
+func TestNamesWithZeroBytesFindNothing(t *testing.T) {
 	n := splittingNode(t)
 	if x := n.state.IndexByName("b", "x\x00\x00\x00successor"); x != nil {
 		t.Fatalf("leads to index %d", x.Definition.ID)
 	}
 }
 
-func TestWhatGoesByNoName(t *testing.T) {
+func TestInvalidCommandsByName(t *testing.T) {
 	for _, c := range []*ByName{
 		{Names: inB("x"), Body: &RemoveIndex{ID: 1}},
 		{Names: inB("x"), Body: &ByName{Names: inB("x"), Body: &DropIndex{}}},

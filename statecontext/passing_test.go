@@ -6,9 +6,9 @@ import (
 	"tidemark/errcode"
 )
 
-// TestPassingRejectionsAreForgotten: a request that was rejected only for the moment succeeds when it is sent again
+// TestTransientRejectionsAreForgotten: a request that was rejected only for the moment succeeds when it is sent again
 // later.
-func TestPassingRejectionsAreForgotten(t *testing.T) {
+func TestTransientRejectionsAreForgotten(t *testing.T) {
 	ask := func(n *node, b Body) Result {
 		return n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "k", BodyHash: [32]byte{1}}, Body: b})[0]
 	}

@@ -188,7 +188,7 @@ func TestRepairTakesMore(t *testing.T) {
 }
 
 // A rebalance is done if all steps given up belonged to a deleted bucket.
-func TestRebalanceOfABucketThatGoes(t *testing.T) {
+func TestRebalanceOfADeletedBucket(t *testing.T) {
 	n := cluster(t)
 	id := n.must(create("x", 0, 0)).Index
 	n.ready(id)
@@ -452,7 +452,7 @@ func TestAlterIndexStartsARebalance(t *testing.T) {
 
 // A rebalance is done if its only unfinished steps belong to an index that is gone, here because its split has ended.
 // It has failed if another step was given up, and is cancelled if it was cancelled.
-func TestRebalanceOfAnIndexThatGoes(t *testing.T) {
+func TestRebalanceOfADroppedIndex(t *testing.T) {
 	for name, want := range map[string]RebalancePhase{"": RebalanceFinished, "other step": RebalanceFailed,
 		"cancelled": RebalanceCancelled} {
 		n := splittingNode(t)

@@ -23,7 +23,7 @@ func rollTo(n *node, to RollbackStep) {
 
 // Whatever the survivor has missed, it assigns no number of a bucket that indexers have already seen: they would
 // refuse it as from before a rollback, take it for one that they have carried out, or hold data under it.
-func TestARecoveryGivesNoNumberOfABucketTwice(t *testing.T) {
+func TestRecoveryReusesNoBucketNumbers(t *testing.T) {
 	empty := func(n *node) {}
 	promoted := func(n *node) { n.must(n.advance("b", vector(1, 1, 1, 1))) }
 	rolled := func(n *node) { promoted(n); rollTo(n, NoRollback) }

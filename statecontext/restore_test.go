@@ -132,9 +132,9 @@ func TestRestoreInPlace(t *testing.T) {
 	}
 }
 
-// TestRestoreLeavesWhatIsThere: an existing index stays as it is and keeps serving, whatever was changed since the
+// TestRestoreKeepsExistingIndexes: an existing index stays as it is and keeps serving, whatever was changed since the
 // backup, and whatever became of its bucket or its indexers; the plan reports the differences from the backup.
-func TestRestoreLeavesWhatIsThere(t *testing.T) {
+func TestRestoreKeepsExistingIndexes(t *testing.T) {
 	replica := func(x *Index) *AlterIndex {
 		return &AlterIndex{ID: x.Definition.ID, Replicas: 1,
 			Add: []Placement{{Slice: 0, Replica: 1, Node: 1}, {Slice: 1, Replica: 1, Node: 0}}}
@@ -386,7 +386,7 @@ func (n *node) stage2(b *Backup) {
 	n.refuse(&FinishRestore{ID: "r1", Epoch: 9}, errcode.BackupOfOther)
 }
 
-func TestRestoreOfAnother(t *testing.T) {
+func TestBackupOfAnotherClusterIsRefused(t *testing.T) {
 	b := cluster(t).backup()
 	for _, c := range []struct {
 		to   *node

@@ -626,8 +626,8 @@ func TestGoldenLog(t *testing.T) {
 	}
 }
 
-// TestEncodingStands: the present program encodes the same commands to exactly the bytes in the files.
-func TestEncodingStands(t *testing.T) {
+// TestEncodingIsStable: the present program encodes the same commands to exactly the bytes in the files.
+func TestEncodingIsStable(t *testing.T) {
 	for _, g := range goldens {
 		logPath, snapshotPath := goldenPaths(g.name)
 		n := g.play(t)

@@ -72,8 +72,9 @@ func TestOnePrincipalDoesNotFillTheLedger(t *testing.T) {
 	}
 }
 
-// TestWhoseOutcomesGo: a user who writes much loses the oldest of the user's own outcomes, not those of other users.
-func TestWhoseOutcomesGo(t *testing.T) {
+// TestBusyUserLosesItsOldestOutcomes: a user who writes much loses the oldest of the user's own outcomes, not those
+// of other users.
+func TestBusyUserLosesItsOldestOutcomes(t *testing.T) {
 	n := governed(t, 320, "ann", "bob")
 	if err := n.askAs("bob", &DropIndex{ID: 999}); !errors.Is(err, errcode.UnknownIndex) {
 		t.Fatal(err)

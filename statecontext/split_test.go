@@ -130,7 +130,7 @@ func TestTheSwitchIsGuarded(t *testing.T) {
 	}
 }
 
-func TestSplitsThatCannotBe(t *testing.T) {
+func TestInvalidSplits(t *testing.T) {
 	n := cluster(t)
 	n.must(ranged("x", "10"))
 	n.refuse(split(t, n.state.Index(1), "5"), errcode.StateMismatch)
@@ -318,7 +318,7 @@ func goldenSplitByItself(t testing.TB) *node {
 
 // An automatic split records why it begins, and begins only if nothing else is in progress; after the successor has
 // the name, the record is gone.
-func TestSplitByItself(t *testing.T) {
+func TestAutomaticSplit(t *testing.T) {
 	byItself := func(n *node, id index.ID) *SplitIndex { return byItself(t, n.state.Index(id), "10", "20") }
 	ready := func() *node {
 		n := cluster(t)
@@ -361,7 +361,7 @@ func TestSplitByItself(t *testing.T) {
 }
 
 // Values that no snapshot can hold are neither decoded from the log nor applied, and Check finds them.
-func TestNoSplitOfWhatCannotBeReadAgain(t *testing.T) {
+func TestUnencodableSplitValuesAreRefused(t *testing.T) {
 	n := cluster(t)
 	n.must(ranged("x", "10"))
 	n.ready(1)

@@ -125,8 +125,8 @@ func whole(err error, same bool) error {
 	return err
 }
 
-// TestWhatATableCannotSay checks that input that a writer never writes is refused.
-func TestWhatATableCannotSay(t *testing.T) {
+// TestInvalidTablesAreRefused checks that input that a writer never writes is refused.
+func TestInvalidTablesAreRefused(t *testing.T) {
 	kind := func(flag byte) []byte { return []byte{1, 'b', 1, 2, 3, 4, flag} } // of copies
 	row := func(kind []byte, node ...byte) []byte {
 		return append(append(append([]byte{rowsFormat, 1, 1}, kind...), node...), 0)

@@ -66,9 +66,9 @@ func TestStabilityDeltas(t *testing.T) {
 	}
 }
 
-// TestStabilityDeltasThatCannotBe checks that there is no delta across a rollback, a generation, a bucket or a change
+// TestStabilityDeltasThatAreRefused checks that there is no delta across a rollback, a generation, a bucket or a change
 // of the number of vbuckets, and that a delta whose result does not match its hash is refused.
-func TestStabilityDeltasThatCannotBe(t *testing.T) {
+func TestStabilityDeltasThatAreRefused(t *testing.T) {
 	base := stabilityOf(5, 10, 20)
 	for name, change := range map[string]func(*BucketStability){
 		"rolled back": func(s *BucketStability) { s.RollbackID = 1 },

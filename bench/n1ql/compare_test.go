@@ -317,8 +317,9 @@ func (f *findings) report(t *testing.T) {
 	}
 }
 
-// TestSeen: the values that the tests of package expression hold against are those that the other evaluator gives.
-func TestSeen(t *testing.T) {
+// TestRecordedValuesMatchTheEvaluator: the values that the tests of package expression hold against are those that
+// the other evaluator gives.
+func TestRecordedValuesMatchTheEvaluator(t *testing.T) {
 	path := os.Getenv("N1QL_ORACLE")
 	if path == "" {
 		t.Skip("N1QL_ORACLE names no evaluator to compare with")

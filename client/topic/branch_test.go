@@ -12,7 +12,7 @@ import (
 // An event that was still being handled when its stream was given up moves the position; a stream that was requested
 // from an earlier position is only accepted if that event is on its branch. Otherwise KV is asked again, and answers
 // with the seqno to roll back to: the new branch may have something else at the same seqno.
-func TestAnEventOfABranchThatWasLeft(t *testing.T) {
+func TestEventOfAbandonedBranchRollsBack(t *testing.T) {
 	for name, tc := range map[string]struct {
 		log   timestamp.FailoverLog
 		taken bool

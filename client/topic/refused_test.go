@@ -15,9 +15,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestRefused: a subscription ends if projectors permanently lack, or deny, what it requests; anything else is
-// retried forever.
-func TestRefused(t *testing.T) {
+// TestPermanentRefusalsEndSubscription: a subscription ends if projectors permanently lack, or deny, what it
+// requests; anything else is retried forever.
+func TestPermanentRefusalsEndSubscription(t *testing.T) {
 	for _, tc := range []struct {
 		err   error
 		final bool
@@ -59,9 +59,9 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestMomentsOfRefusal: temporary refusals end nothing, however far apart they are: while another projector accepts
-// the subscription, when everything is begun, or with other errors in between.
-func TestMomentsOfRefusal(t *testing.T) {
+// TestTemporaryRefusalsAreRetried: temporary refusals end nothing, however far apart they are: while another
+// projector accepts the subscription, when everything is begun, or with other errors in between.
+func TestTemporaryRefusalsAreRetried(t *testing.T) {
 	lags := rpc.Refuse(errcode.NotFound, "definitions revision 7")
 	round := func(t *testing.T, s *Subscription, reply *wire.Subscription, by ...string) {
 		t.Helper()
@@ -135,9 +135,9 @@ func (r *recreated) Subscribe(ctx context.Context, addr string, req *wire.Subscr
 	return reply, err
 }
 
-// TestABucketThatWasCreatedAgain: the subscription ends with ErrRecreated, whether projectors refuse it or their
+// TestRecreatedBucketEndsSubscription: the subscription ends with ErrRecreated, whether projectors refuse it or their
 // answers show it; nothing of the other bucket counts.
-func TestABucketThatWasCreatedAgain(t *testing.T) {
+func TestRecreatedBucketEndsSubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &recreated{hosts{begin: map[string][]uint16{"a": {0}, "b": {1}}, vbuckets: 2, asked: map[string]int{}}}
 		s := asking(t, r, at("a", "b"))

@@ -12,8 +12,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestDataBeforeTheAnswer: data that arrives before the projector's answer waits for it, but not forever.
-func TestDataBeforeTheAnswer(t *testing.T) {
+// TestDataWaitsForTheAnswer: data that arrives before the projector's answer waits for it, but not forever.
+func TestDataWaitsForTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Subscription{user: newUser(), taking: map[*sink]struct{}{}, known: make(chan struct{})}
 		receive := func() <-chan error {
@@ -44,10 +44,10 @@ func TestDataBeforeTheAnswer(t *testing.T) {
 	})
 }
 
-// TestAStreamBehindWhatIsHandled: while the user's function runs, streams that have to begin after it on its
-// connection are not requested again, nor before they have had their time afterwards; those of other connections and
-// requests are.
-func TestAStreamBehindWhatIsHandled(t *testing.T) {
+// TestStreamsBehindTheHandlerAreNotRequestedAgain: while the user's function runs, streams that have to begin after
+// it on its connection are not requested again, nor before they have had their time afterwards; those of other
+// connections and requests are.
+func TestStreamsBehindTheHandlerAreNotRequestedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Subscription{user: newUser(), taking: map[*sink]struct{}{}, known: make(chan struct{}),
 			cfg: Config{ID: "a"}}
@@ -100,9 +100,9 @@ func TestAStreamBehindWhatIsHandled(t *testing.T) {
 	})
 }
 
-// TestAConnectionEndsWhileAnEventIsHandled: a function that returns its context's error has not failed; it gets the
+// TestConnectionEndsWhileHandlerRuns: a function that returns its context's error has not failed; it gets the
 // event again. Any other error ends the subscription.
-func TestAConnectionEndsWhileAnEventIsHandled(t *testing.T) {
+func TestConnectionEndsWhileHandlerRuns(t *testing.T) {
 	bad := errors.New("bad")
 	for _, tc := range []struct {
 		end   bool

@@ -18,7 +18,7 @@ import (
 
 // A subscriber that was written from the documents alone gets every key of every document, of all types and both
 // directions, exactly, whatever connections it loses before it has acknowledged anything.
-func TestAThirdPartySubscriber(t *testing.T) {
+func TestThirdPartySubscriber(t *testing.T) {
 	w := newWorld(t)
 	// What f1 is, as JSON, and as the subscriber prints it.
 	values := map[string]string{
@@ -112,7 +112,7 @@ func TestAThirdPartySubscriber(t *testing.T) {
 
 // A subscriber that acknowledges nothing but sends signs of life is not given up; at most 8 MiB are in flight to it,
 // and when it continues nothing is missing.
-func TestASlowThirdPartySubscriber(t *testing.T) {
+func TestSlowThirdPartySubscriber(t *testing.T) {
 	t.Parallel()
 	const documents, size, most, connections = 5000, 4000, 8 << 20, 2
 	w := newWorld(t)

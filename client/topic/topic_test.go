@@ -428,7 +428,7 @@ func TestClose(t *testing.T) {
 }
 
 // With TLS a subscriber needs a certificate of role indexer: any other, or none, is refused before any request.
-func TestTheCertificateOfASubscriber(t *testing.T) {
+func TestSubscriberNeedsIndexerCertificate(t *testing.T) {
 	dir := t.TempDir()
 	ca, err := tlsconf.CreateCA(dir, "test", time.Hour)
 	if err != nil {

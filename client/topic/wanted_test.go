@@ -67,9 +67,9 @@ type addressed struct{ net.Listener }
 
 func (addressed) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
 
-// TestAVBucketThatBringsNothing is requested again after growing, bounded pauses; one that delivered something is
-// requested at once.
-func TestAVBucketThatBringsNothing(t *testing.T) {
+// TestIdleVBucketIsRequestedWithPauses is requested again after growing, bounded pauses; one that delivered something
+// is requested at once.
+func TestIdleVBucketIsRequestedWithPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Subscription{vbuckets: make([]vbucket, 1), requests: map[uint64]*request{}, listener: addressed{}}
 		k, v := &sink{s: s}, &s.vbuckets[0]
@@ -306,9 +306,9 @@ func TestProjectorsThatHang(t *testing.T) {
 	})
 }
 
-// TestProjectorsCannotBeLearned: while Config.Projectors hangs or fails, the known projectors are asked for a vbucket
+// TestUnavailableProjectorList: while Config.Projectors hangs or fails, the known projectors are asked for a vbucket
 // that has ended, and the function's error ends the subscription.
-func TestProjectorsCannotBeLearned(t *testing.T) {
+func TestUnavailableProjectorList(t *testing.T) {
 	for _, hangs := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			h := &hosts{begin: map[string][]uint16{"a": {0, 1}}, vbuckets: 2, asked: map[string]int{}}
@@ -376,9 +376,9 @@ func TestProjectorsCannotBeLearned(t *testing.T) {
 	}
 }
 
-// TestATopicThatIsOpenedLate: a projector that hung opens a topic when its answer is no longer awaited, or continues
+// TestTopicOpenedLateIsStopped: a projector that hung opens a topic when its answer is no longer awaited, or continues
 // one that it was asked to stop. When data of it arrives it is stopped again, by one request at a time.
-func TestATopicThatIsOpenedLate(t *testing.T) {
+func TestTopicOpenedLateIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hosts{begin: map[string][]uint16{"a": {0, 1}, "b": {0, 1}}, vbuckets: 2, hang: map[string]bool{"a": true},
 			goOn: make(chan struct{}), asked: map[string]int{}}
@@ -459,9 +459,9 @@ func TestATopicThatIsOpenedLate(t *testing.T) {
 	})
 }
 
-// TestWhatOfATopicIsStopped: streams that another topic delivers, again if the stop failed, and never one that
-// counts, or may still count; one that has ended needs no stop.
-func TestWhatOfATopicIsStopped(t *testing.T) {
+// TestOnlyDuplicateStreamsOfATopicAreStopped: streams that another topic delivers, again if the stop failed, and
+// never one that counts, or may still count; one that has ended needs no stop.
+func TestOnlyDuplicateStreamsOfATopicAreStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hosts{hang: map[string]bool{"b": true}}
 		s := &Subscription{vbuckets: make([]vbucket, 4), client: h, log: hclog.NewNullLogger(), requests: map[uint64]*request{

@@ -21,9 +21,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestViewsAreAsNewAsWhatTheyAreMadeOf checks that a cached view is never older than the definitions, what other
+// TestViewsAreNotOlderThanTheirInputs checks that a cached view is never older than the definitions, what other
 // nodes hold, what this node holds, and the newest rollback, and that it stays cached while none of these changes.
-func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
+func TestViewsAreNotOlderThanTheirInputs(t *testing.T) {
 	_, s := storagetest.Open(t)
 	snaps := snapshots.New(2, hclog.NewNullLogger(), time.Now)
 	defer snaps.CloseAll()
@@ -214,9 +214,9 @@ func (w *twoBuckets) woken(do func()) (woken [2]bool) {
 	return woken
 }
 
-// TestViewsOfABucketAlone checks that a change of a bucket makes new views of its indexes and wakes its waiting
-// scans, but leaves the views and scans of the other bucket alone.
-func TestViewsOfABucketAlone(t *testing.T) {
+// TestChangeRenewsViewsOfItsBucketOnly checks that a change of a bucket makes new views of its indexes and wakes its
+// waiting scans, but leaves the views and scans of the other bucket alone.
+func TestChangeRenewsViewsOfItsBucketOnly(t *testing.T) {
 	w := newTwoBuckets(t)
 	w.SetHeld(held(1, 1))
 	var was [2]*wire.Held
@@ -294,9 +294,9 @@ func TestViewsOfABucketAlone(t *testing.T) {
 	}
 }
 
-// TestBucketsThatAreGone checks that the timestamp of a bucket that is no longer in the definitions is unknown. One
-// of a bucket that has not been in them yet is known, since the timestamp may come first.
-func TestBucketsThatAreGone(t *testing.T) {
+// TestTimestampsOfRemovedBucketsAreUnknown checks that the timestamp of a bucket that is no longer in the definitions
+// is unknown. One of a bucket that has not been in them yet is known, since the timestamp may come first.
+func TestTimestampsOfRemovedBucketsAreUnknown(t *testing.T) {
 	w := newTwoBuckets(t)
 	known := func() (names []string) {
 		for _, name := range []string{"a", "b", "early"} {
@@ -334,9 +334,9 @@ func TestBucketsThatAreGone(t *testing.T) {
 	}
 }
 
-// TestAViewBesideAChange checks that a view that was made while something changes is not cached in place of the view
-// after the change.
-func TestAViewBesideAChange(t *testing.T) {
+// TestViewMadeDuringAChangeIsNotCached checks that a view that was made while something changes is not cached in
+// place of the view after the change.
+func TestViewMadeDuringAChangeIsNotCached(t *testing.T) {
 	w := newTwoBuckets(t)
 	w.SetHeld(held(1, 1))
 	for _, step := range []struct {
@@ -391,9 +391,9 @@ func manyIndexes(n int) (wire.Definitions, func(number uint64) []wire.Held) {
 	}
 }
 
-// TestViewsHaveWhatTheirCopiesHold checks that from a long list each view takes what its own copies hold, even if
+// TestViewsHaveTimestampsOfTheirCopies checks that from a long list each view takes what its own copies hold, even if
 // some are not in the list, and nothing that comes from a node other than the copy's.
-func TestViewsHaveWhatTheirCopiesHold(t *testing.T) {
+func TestViewsHaveTimestampsOfTheirCopies(t *testing.T) {
 	snaps := snapshots.New(2, hclog.NewNullLogger(), time.Now)
 	defer snaps.CloseAll()
 	c := New(func() index.NodeID { return 1 }, snaps)

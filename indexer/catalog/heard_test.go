@@ -7,8 +7,9 @@ import (
 	"tidemark/timestamp"
 )
 
-// TestHeard checks that the newest timestamps are known, replace older ones, and that nothing is known of others.
-func TestHeard(t *testing.T) {
+// TestNewestTimestampsAreKept checks that the newest timestamps are known, replace older ones, and that nothing is
+// known of others.
+func TestNewestTimestampsAreKept(t *testing.T) {
 	var h heard
 	ref := func(n int) timestamp.Ref { return timestamp.Ref{Generation: 1, Number: uint64(n)} }
 	begin := time.Now()

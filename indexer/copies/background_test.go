@@ -11,9 +11,9 @@ import (
 	"tidemark/indexer/core"
 )
 
-// TestBuildsLetScansPass: while a scan waits, builds get a third of a writer's time, and all of it otherwise; what
+// TestBuildsYieldToScans: while a scan waits, builds get a third of a writer's time, and all of it otherwise; what
 // scans wait for is written without a pause.
-func TestBuildsLetScansPass(t *testing.T) {
+func TestBuildsYieldToScans(t *testing.T) {
 	const tasks, each = 100, 300 * time.Microsecond
 	for _, c := range []struct {
 		name    string
@@ -47,9 +47,9 @@ func TestBuildsLetScansPass(t *testing.T) {
 	}
 }
 
-// TestMergesPauseForScansAlone: a merge runs at a third of its speed beside a scan, and at full speed beside writers
+// TestMergesPauseOnlyForScans: a merge runs at a third of its speed beside a scan, and at full speed beside writers
 // of ready indexes, which are busy most of the time.
-func TestMergesPauseForScansAlone(t *testing.T) {
+func TestMergesPauseOnlyForScans(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		begin func(*Background) (over func())
@@ -71,8 +71,9 @@ func TestMergesPauseForScansAlone(t *testing.T) {
 	}
 }
 
-// TestAPauseHoldsUpNoCopy: a ready copy whose last task was a build's is written before the builder's pause is over.
-func TestAPauseHoldsUpNoCopy(t *testing.T) {
+// TestPauseDoesNotDelayReadyCopies: a ready copy whose last task was a build's is written before the builder's pause
+// is over.
+func TestPauseDoesNotDelayReadyCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		var served time.Duration
@@ -105,9 +106,9 @@ func (l *lanes) left(n *lane) bool {
 	return len(n.tasks) > 0
 }
 
-// TestBuildsGoOn: a pause ends when nothing waits any more, whatever is owed, and the debt is then dropped. Ending a
-// wait twice does not end another caller's.
-func TestBuildsGoOn(t *testing.T) {
+// TestBuildsResumeAfterScans: a pause ends when nothing waits any more, whatever is owed, and the debt is then
+// dropped. Ending a wait twice does not end another caller's.
+func TestBuildsResumeAfterScans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &Background{places: semaphore.NewWeighted(1)}
 		var owed debt
@@ -160,9 +161,9 @@ func TestPurgesDoNotPauseBuilds(t *testing.T) {
 	k.lanes.close()
 }
 
-// TestAWriterThatHangsDoesNotPauseBuilds: beside a serving copy whose write hangs, builds continue at full speed, also
+// TestHungWriterDoesNotPauseBuilds: beside a serving copy whose write hangs, builds continue at full speed, also
 // those of other buckets.
-func TestAWriterThatHangsDoesNotPauseBuilds(t *testing.T) {
+func TestHungWriterDoesNotPauseBuilds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn, hangs := make(chan struct{}), &lane{}
 		l := newLanes(2, func(n *lane, _ task) {

@@ -10,10 +10,10 @@ import (
 	"tidemark/keyversion"
 )
 
-// TestABucketThatHasStoppedAnswers: a bucket whose loop has ended while its writers hang returns ErrBucketGone to
+// TestStoppedBucketAnswersCalls: a bucket whose loop has ended while its writers hang returns ErrBucketGone to
 // calls and incoming data. Otherwise the data would be acknowledged, and a caller that asks all buckets of the node
 // would wait for the disk. Removing a copy waits for that copy's writer, and for no other.
-func TestABucketThatHasStoppedAnswers(t *testing.T) {
+func TestStoppedBucketAnswersCalls(t *testing.T) {
 	k := testBucketLoop(t)
 	ended, begun := make(chan error, 1), make(chan struct{}, 2)
 	hangs := map[index.CopyID]chan struct{}{1: make(chan struct{}), 2: make(chan struct{})}

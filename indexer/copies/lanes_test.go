@@ -534,10 +534,10 @@ func TestRetakenCopyHoldsNothing(t *testing.T) {
 	}
 }
 
-// TestACopyIsRevived: a copy that must be reopened, but temporarily cannot be, is opened as soon as possible;
+// TestFailedReopeningIsRetried: a copy that must be reopened, but temporarily cannot be, is opened as soon as possible;
 // meanwhile the node's health reports it. No other copy waits for it, and nothing is written to it behind what it
 // lacks.
-func TestACopyIsRevived(t *testing.T) {
+func TestFailedReopeningIsRetried(t *testing.T) {
 	w := newLaneWorld(t)
 	slice := w.k.slices[1]
 	var folder string

@@ -76,9 +76,9 @@ func (f *flooded) run(t *testing.T) {
 	})
 }
 
-// TestACallWaitsForNoFullInbox: a call that arrives while the loop takes data is answered when the loop has taken a
+// TestCallDoesNotWaitForFullInbox: a call that arrives while the loop takes data is answered when the loop has taken a
 // piece of one batch, however many batches wait and however large they are.
-func TestACallWaitsForNoFullInbox(t *testing.T) {
+func TestCallDoesNotWaitForFullInbox(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience) // hang guard
 	defer cancel()
 	for _, c := range []struct {
@@ -120,8 +120,8 @@ func TestACallWaitsForNoFullInbox(t *testing.T) {
 	}
 }
 
-// TestCallsThatWaitAreFirst: calls that wait when a round begins are answered before data is taken.
-func TestCallsThatWaitAreFirst(t *testing.T) {
+// TestWaitingCallsComeFirst: calls that wait when a round begins are answered before data is taken.
+func TestWaitingCallsComeFirst(t *testing.T) {
 	f := newFlooded(t)
 	for range dataInbox {
 		f.batch(1, 1)
@@ -139,8 +139,8 @@ func TestCallsThatWaitAreFirst(t *testing.T) {
 	}
 }
 
-// TestCallsHoldUpNoData: however many calls arrive, each round takes some data.
-func TestCallsHoldUpNoData(t *testing.T) {
+// TestCallsDoNotStarveData: however many calls arrive, each round takes some data.
+func TestCallsDoNotStarveData(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience) // hang guard
 	defer cancel()
 	f := newFlooded(t)
@@ -172,8 +172,8 @@ func TestCallsHoldUpNoData(t *testing.T) {
 	}
 }
 
-// TestRoundHandsOutABoundedNumber: calls get their turn between batches that are handed out.
-func TestRoundHandsOutABoundedNumber(t *testing.T) {
+// TestBatchesPerRoundAreBounded: calls get their turn between batches that are handed out.
+func TestBatchesPerRoundAreBounded(t *testing.T) {
 	const copies = handAtOnce + 4
 	f := newFallen(t, 2, copies)
 	f.feed(t)
@@ -231,9 +231,9 @@ func newHangingDisk(t testing.TB, is func(op errorfs.Op) bool) *hanging {
 	return h
 }
 
-// TestSnapshotsAreClosedBesideTheLoop: closing the last snapshot of a copy's former files closes and removes the
+// TestSnapshotsAreClosedOutsideTheLoop: closing the last snapshot of a copy's former files closes and removes the
 // files; if that hangs, the loop continues.
-func TestSnapshotsAreClosedBesideTheLoop(t *testing.T) {
+func TestSnapshotsAreClosedOutsideTheLoop(t *testing.T) {
 	for what, let := range map[string]func(ctx context.Context, f *fallen) error{
 		"a vbucket is wrong": func(ctx context.Context, f *fallen) error { return f.k.Retake(ctx, 1, 0, nil, true) },
 		"it parted":          func(ctx context.Context, f *fallen) error { return f.tryRollBack(ctx) },
@@ -288,9 +288,9 @@ func TestSnapshotsAreClosedBesideTheLoop(t *testing.T) {
 	}
 }
 
-// TestADiskThatHangsHoldsUpItsCopyOnly: whichever of a copy's files hangs, its bucket answers, the other copies are
+// TestHungDiskBlocksOnlyItsCopy: whichever of a copy's files hangs, its bucket answers, the other copies are
 // written and removed, and only the copy's own removal waits for it.
-func TestADiskThatHangsHoldsUpItsCopyOnly(t *testing.T) {
+func TestHungDiskBlocksOnlyItsCopy(t *testing.T) {
 	for what, kinds := range map[string][]errorfs.OpKind{
 		"write":  {errorfs.OpFileWrite},
 		"sync":   {errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo},

@@ -102,9 +102,9 @@ func eventually(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// TestMarksOnADiskThatHangs: while a mark is being written only callers that set one wait, and all marks that are set
+// TestMarksOnAHungDisk: while a mark is being written only callers that set one wait, and all marks that are set
 // meanwhile share one write.
-func TestMarksOnADiskThatHangs(t *testing.T) {
+func TestMarksOnAHungDisk(t *testing.T) {
 	const more = 8
 	dir := t.TempDir()
 	m, err := LoadMarks(dir, hclog.NewNullLogger())
@@ -149,8 +149,8 @@ func TestMarksOnADiskThatHangs(t *testing.T) {
 	}
 }
 
-// TestLoopBesideADiskThatHangs: a bucket answers while the file of tombstone marks is being written.
-func TestLoopBesideADiskThatHangs(t *testing.T) {
+// TestLoopBesideAHungDisk: a bucket answers while the file of tombstone marks is being written.
+func TestLoopBesideAHungDisk(t *testing.T) {
 	f := newFallen(t, 2, 1)
 	dir := t.TempDir()
 	m, err := LoadMarks(dir, hclog.NewNullLogger())

@@ -11,9 +11,9 @@ import (
 	"tidemark/indexer/storage"
 )
 
-// TestDamageWhereNothingChanges: a copy in which a scan has found a bad block is reopened although nothing is written
+// TestDamagedIdleCopyIsReopened: a copy in which a scan has found a bad block is reopened although nothing is written
 // to it, and its bucket continues from what the copy holds then; other copies are not affected.
-func TestDamageWhereNothingChanges(t *testing.T) {
+func TestDamagedIdleCopyIsReopened(t *testing.T) {
 	f := newFallen(t, 2, 2)
 	f.k.node.Marks = noMarks(t)
 	all := []*storage.Slice{f.k.slices[1], f.k.slices[2]}

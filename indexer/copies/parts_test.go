@@ -272,8 +272,8 @@ func TestPieceOfABatch(t *testing.T) {
 	}
 }
 
-// TestDo: a cancelled call never runs.
-func TestDo(t *testing.T) {
+// TestCancelledCallNeverRuns: a cancelled call never runs.
+func TestCancelledCallNeverRuns(t *testing.T) {
 	k := testBucketLoop(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

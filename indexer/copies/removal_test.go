@@ -119,9 +119,9 @@ func TestWritesOfARemovedCopyDelayNothing(t *testing.T) {
 	}
 }
 
-// TestACopyThatComesAgainHoldsNothing: what was in flight when a copy was removed does not count for a later copy of
+// TestReaddedCopyHoldsNoOldTimestamps: what was in flight when a copy was removed does not count for a later copy of
 // its id.
-func TestACopyThatComesAgainHoldsNothing(t *testing.T) {
+func TestReaddedCopyHoldsNoOldTimestamps(t *testing.T) {
 	w := newLaneWorld(t)
 	w.promote()
 	w.begins()
@@ -175,9 +175,9 @@ func TestRemovalDoesNotWaitForTheDisk(t *testing.T) {
 	}
 }
 
-// TestACopyThatIsAway: taking a copy away, to give it files, waits for the write in progress. Meanwhile lists of
+// TestCopyTakenAwayForFiles: taking a copy away, to give it files, waits for the write in progress. Meanwhile lists of
 // definitions treat it as present, and wait for nothing; a list that removes it prevents its return.
-func TestACopyThatIsAway(t *testing.T) {
+func TestCopyTakenAwayForFiles(t *testing.T) {
 	w := newLaneWorld(t)
 	w.promote()
 	w.begins()
@@ -227,9 +227,9 @@ func TestACopyThatIsAway(t *testing.T) {
 	w.ends(2)
 }
 
-// TestAGenerationDoesNotWait: the generation and rollback id that stability timestamps are checked against are
+// TestGenerationIsSetWithoutWaiting: the generation and rollback id that stability timestamps are checked against are
 // passed to a blocked loop without waiting, however many calls wait before them, and take effect before later calls.
-func TestAGenerationDoesNotWait(t *testing.T) {
+func TestGenerationIsSetWithoutWaiting(t *testing.T) {
 	k := testBucketLoop(t)
 	for range ControlInbox {
 		k.calls.queue <- func() {}
@@ -320,10 +320,10 @@ func (o *opening) stir(t *testing.T, k *Bucket) {
 	}
 }
 
-// TestACopyThatIsBeingOpenedIsWaitedFor: removing a shut copy, also one of a bucket that has stopped, waits until
+// TestRemovalWaitsForReopening: removing a shut copy, also one of a bucket that has stopped, waits until
 // nothing reopens it any more: its next user would otherwise start from a position that the reopening changes,
 // without being notified. Afterwards its health has no problem.
-func TestACopyThatIsBeingOpenedIsWaitedFor(t *testing.T) {
+func TestRemovalWaitsForReopening(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		gone bool
@@ -377,10 +377,10 @@ func TestACopyThatIsBeingOpenedIsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestACopyThatIsToBeOpenedAndGoes: a copy that was taken away and is being reopened before its return is removed
+// TestRemovalEndsReopening: a copy that was taken away and is being reopened before its return is removed
 // once nothing reopens it any more, and no further attempt is made. It does not return, and its health has no
 // problem.
-func TestACopyThatIsToBeOpenedAndGoes(t *testing.T) {
+func TestRemovalEndsReopening(t *testing.T) {
 	o := newOpening(t)
 	o.k.node.Health.Set(CopySource+"1", "")
 	defer start(t, o.k)()
@@ -415,8 +415,8 @@ func TestACopyThatIsToBeOpenedAndGoes(t *testing.T) {
 	}
 }
 
-// TestARemovedCopyIsNotOpened: a writer that finds a removed copy shut does not reopen it.
-func TestARemovedCopyIsNotOpened(t *testing.T) {
+// TestRemovedCopyIsNotReopened: a writer that finds a removed copy shut does not reopen it.
+func TestRemovedCopyIsNotReopened(t *testing.T) {
 	o := newOpening(t)
 	o.hang.Store(false)
 	n := o.k.lane(1)
@@ -431,9 +431,9 @@ func TestARemovedCopyIsNotOpened(t *testing.T) {
 	}
 }
 
-// TestNothingIsKnownOfACopyWhileWhatWasReceivedForItGoes: the loop gets an added copy once the files that an earlier
+// TestAddedCopyWaitsForRemovalOfReceivedFiles: the loop gets an added copy once the files that an earlier
 // process received for it are removed, which may hang.
-func TestNothingIsKnownOfACopyWhileWhatWasReceivedForItGoes(t *testing.T) {
+func TestAddedCopyWaitsForRemovalOfReceivedFiles(t *testing.T) {
 	begun, goOn, hang := make(chan struct{}, 100), make(chan struct{}), atomic.Bool{}
 	f := newFallenOn(t, 2, 1, errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if hang.Load() && strings.Contains(op.Path, "/1/incoming") {

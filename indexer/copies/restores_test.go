@@ -61,9 +61,9 @@ func TestRestoresOfANode(t *testing.T) {
 	})
 }
 
-// TestRestoresOfABucketBesideAnother: if another bucket occupies all places for long, a bucket gets a place of its
+// TestStarvedBucketGetsARestorePlace: if another bucket occupies all places for long, a bucket gets a place of its
 // own, and restores its copies one after the other.
-func TestRestoresOfABucketBesideAnother(t *testing.T) {
+func TestStarvedBucketGetsARestorePlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const patience = time.Hour
 		r, began := NewRestores(2), time.Now()
@@ -93,9 +93,9 @@ func TestRestoresOfABucketBesideAnother(t *testing.T) {
 	})
 }
 
-// TestNoPlaceOfItsOwnWhileOthersGoOn: many buckets that roll back at once, none of which hangs, use the node's places
-// and no more, however long all of them take.
-func TestNoPlaceOfItsOwnWhileOthersGoOn(t *testing.T) {
+// TestRestoresOfManyBucketsStayWithinTheLimit: many buckets that roll back at once, none of which hangs, use the
+// node's places and no more, however long all of them take.
+func TestRestoresOfManyBucketsStayWithinTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const places, buckets, each = 2, 20, ownPlace / 2
 		r, began := NewRestores(places), time.Now()
@@ -196,9 +196,9 @@ func newHanging(ctx context.Context, t *testing.T, copies int, r *Restores) (f *
 
 func yes(*core.Bucket) error { return nil }
 
-// TestADropWaitsForNoPlace: a copy that waits for a place is removed at once, and a removal waits only for the copy's
-// own restore, not for another copy's.
-func TestADropWaitsForNoPlace(t *testing.T) {
+// TestDropDoesNotWaitForARestorePlace: a copy that waits for a place is removed at once, and a removal waits only for
+// the copy's own restore, not for another copy's.
+func TestDropDoesNotWaitForARestorePlace(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience) // hang guard
 	defer cancel()
 	r := NewRestores(2)
@@ -224,9 +224,9 @@ func TestADropWaitsForNoPlace(t *testing.T) {
 	}
 }
 
-// TestADroppedCopyThatHangsHoldsNoOtherBack: once a copy whose files hang was removed, the rollback ends for the
+// TestDroppedHungCopyDoesNotBlockRollback: once a copy whose files hang was removed, the rollback ends for the
 // other copies of its bucket, although it still hangs.
-func TestADroppedCopyThatHangsHoldsNoOtherBack(t *testing.T) {
+func TestDroppedHungCopyDoesNotBlockRollback(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience) // hang guard
 	defer cancel()
 	f, free, began, rolled := newHanging(ctx, t, 2, NewRestores(2))
@@ -251,9 +251,9 @@ func TestADroppedCopyThatHangsHoldsNoOtherBack(t *testing.T) {
 	free()
 }
 
-// TestACopyThatComesAgainIsNotTheOneThatWasPutBack: what was restored before a copy was removed does not count for a
+// TestRestoreOfARemovedCopyDoesNotCountForALaterOne: what was restored before a copy was removed does not count for a
 // later copy of its id.
-func TestACopyThatComesAgainIsNotTheOneThatWasPutBack(t *testing.T) {
+func TestRestoreOfARemovedCopyDoesNotCountForALaterOne(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience) // hang guard
 	defer cancel()
 	f, free, began, rolled := newHanging(ctx, t, 2, NewRestores(2))

@@ -7,10 +7,10 @@ import (
 	"tidemark/indexer/storage"
 )
 
-// TestSizesAfterACopyWentBack: batches of a copy that was restored to an older checkpoint are numbered from there, in
+// TestSizesAfterARestore: batches of a copy that was restored to an older checkpoint are numbered from there, in
 // a new generation of its data folder, so that a later measurement may have a lower number. Neither that, nor a
 // measurement of a slice that was here before, is mistaken for another one.
-func TestSizesAfterACopyWentBack(t *testing.T) {
+func TestSizesAfterARestore(t *testing.T) {
 	const id = index.CopyID(1)
 	f := newFallen(t, 1, 1)
 	s := f.k.slices[id]

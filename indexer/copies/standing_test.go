@@ -6,9 +6,9 @@ import (
 	"tidemark/ingest"
 )
 
-// TestACopyKnownToBeWrong: a copy counts as wrong from when a vbucket is to be retaken until its rows have been
-// deleted, also while they are being deleted; afterwards the count shows that it was.
-func TestACopyKnownToBeWrong(t *testing.T) {
+// TestCopyIsWrongUntilItsRowsAreDeleted: a copy counts as wrong from when a vbucket is to be retaken until its rows
+// have been deleted, also while they are being deleted; afterwards the count shows that it was.
+func TestCopyIsWrongUntilItsRowsAreDeleted(t *testing.T) {
 	w := newLaneWorld(t)
 	s := w.k.slices[1]
 	w.serve()

@@ -52,9 +52,9 @@ func TestRetakeOutlivesReopening(t *testing.T) {
 	}
 }
 
-// TestRetakenForGood: strays whose deletion is durable are forgotten, and nothing is retaken when the copy is
-// reopened.
-func TestRetakenForGood(t *testing.T) {
+// TestDurablyDeletedRangesAreNotRetaken: strays whose deletion is durable are forgotten, and nothing is retaken when
+// the copy is reopened.
+func TestDurablyDeletedRangesAreNotRetaken(t *testing.T) {
 	for what, measured := range map[string]bool{"measured": true, "not measured": false} {
 		t.Run(what, func(t *testing.T) {
 			w := newRetakenWorld(t)
@@ -132,9 +132,9 @@ func (w *retakenWorld) right() {
 	}
 }
 
-// TestWrongIsForgotten: nothing is remembered of a removed copy, and what was in flight for it does not affect a
-// later copy of its id.
-func TestWrongIsForgotten(t *testing.T) {
+// TestRemovedCopyLeavesNoState: nothing is remembered of a removed copy, and what was in flight for it does not
+// affect a later copy of its id.
+func TestRemovedCopyLeavesNoState(t *testing.T) {
 	w, now := newWrong(), RowsAt{1, 1}
 	w.found(1, 0, nil, false)
 	w.found(2, 0, nil, false)
@@ -158,9 +158,9 @@ func TestWrongIsForgotten(t *testing.T) {
 	}
 }
 
-// TestRollbackIsWoken: a waiting rollback call checks again when the last copy that it waits for was reopened or
-// removed.
-func TestRollbackIsWoken(t *testing.T) {
+// TestWaitingRollbackIsNotified: a waiting rollback call checks again when the last copy that it waits for was
+// reopened or removed.
+func TestWaitingRollbackIsNotified(t *testing.T) {
 	for what, end := range map[string]func(k *Bucket){
 		"opened again": func(k *Bucket) { k.wentBack(k.lane(1)) },
 		"let go":       func(k *Bucket) { k.remove(1) },

@@ -101,9 +101,9 @@ func TestTimestampsAreReportedInOrder(t *testing.T) {
 	w.takes()
 }
 
-// TestWhatWasRemovedHoldsNothing: what was in flight when a copy was removed does not count for a later copy of its
+// TestRemovedCopyHoldsNoTimestamps: what was in flight when a copy was removed does not count for a later copy of its
 // id.
-func TestWhatWasRemovedHoldsNothing(t *testing.T) {
+func TestRemovedCopyHoldsNoTimestamps(t *testing.T) {
 	w := newWorked(t)
 	w.promote()
 	h := w.takes()
@@ -122,9 +122,9 @@ func TestWhatWasRemovedHoldsNothing(t *testing.T) {
 	}
 }
 
-// TestRestoresWaitForWhatIsUnderWay: restores wait for what is in flight, and nothing is handed out until they are
+// TestRestoresWaitForWritesInFlight: restores wait for what is in flight, and nothing is handed out until they are
 // done.
-func TestRestoresWaitForWhatIsUnderWay(t *testing.T) {
+func TestRestoresWaitForWritesInFlight(t *testing.T) {
 	w := newWorked(t)
 	w.promote()
 	h := w.takes()
@@ -150,9 +150,9 @@ func TestRestoresWaitForWhatIsUnderWay(t *testing.T) {
 	}
 }
 
-// TestRangesOfACopyGoTogether: however many ranges of copies are to be deleted, one batch per copy is in flight,
-// which has them in order; a range that follows a restore stays behind it.
-func TestRangesOfACopyGoTogether(t *testing.T) {
+// TestRangeDeletionsOfACopyAreBatched: however many ranges of copies are to be deleted, one batch per copy is in
+// flight, which has them in order; a range that follows a restore stays behind it.
+func TestRangeDeletionsOfACopyAreBatched(t *testing.T) {
 	w := newWorked(t)
 	taken := func(of ...Purge) {
 		t.Helper()

@@ -140,9 +140,9 @@ func TestFillOfAnotherRollback(t *testing.T) {
 	o.cancel()
 }
 
-// TestWhoIsLetGoWaitsForFiles checks that a drop of a copy waits until the installation of its files has ended, and
+// TestDropWaitsForInstallation checks that a drop of a copy waits until the installation of its files has ended, and
 // that it gets none afterwards.
-func TestWhoIsLetGoWaitsForFiles(t *testing.T) {
+func TestDropWaitsForInstallation(t *testing.T) {
 	_, s := storagetest.Open(t)
 	f := New(Options{Registry: prometheus.NewRegistry(), Now: time.Now})
 	f.add(nil, s, nil)
@@ -233,9 +233,9 @@ func TestFillPatience(t *testing.T) {
 	}
 }
 
-// TestFillAfterADropGivenUp checks that a copy whose removal was aborted half-way, and that is wanted again, gets its
+// TestFillAfterAnAbortedDrop checks that a copy whose removal was aborted half-way, and that is wanted again, gets its
 // files.
-func TestFillAfterADropGivenUp(t *testing.T) {
+func TestFillAfterAnAbortedDrop(t *testing.T) {
 	f, k, s := running(t)
 	others := []index.NodeID{4}
 	if err := f.Take(t.Context(), k, s, others); err != nil {
@@ -271,9 +271,9 @@ func TestFillAfterADropGivenUp(t *testing.T) {
 	}
 }
 
-// TestALaterFillOfACopyWhoseDiskHangs checks that a copy whose id another one had before, whose fill still hangs, is
+// TestLaterFillBesideAHungOne checks that a copy whose id another one had before, whose fill still hangs, is
 // left to KV in time, and touches no received files.
-func TestALaterFillOfACopyWhoseDiskHangs(t *testing.T) {
+func TestLaterFillBesideAHungOne(t *testing.T) {
 	f, k, s := running(t)
 	others := []index.NodeID{4}
 	if err := f.Take(t.Context(), k, s, others); err != nil {
@@ -311,9 +311,9 @@ func TestALaterFillOfACopyWhoseDiskHangs(t *testing.T) {
 	f.ended(o)
 }
 
-// TestABusySourceThatMoves checks that the progress of a busy source is recorded, and that a copy waits for it
-// patiently as long as there is progress.
-func TestABusySourceThatMoves(t *testing.T) {
+// TestProgressOfABusySourceIsAwaited checks that the progress of a busy source is recorded, and that a copy waits for
+// it patiently as long as there is progress.
+func TestProgressOfABusySourceIsAwaited(t *testing.T) {
 	now := time.Unix(1000, 0)
 	f := &Filler{Options: Options{Now: func() time.Time { return now }}}
 	o := &fill{moved: now, sent: map[index.NodeID]uint64{}}
@@ -329,9 +329,9 @@ func TestABusySourceThatMoves(t *testing.T) {
 	}
 }
 
-// TestNoFilesOfACopyKnownToBeWrong checks that no files of a copy are sent while a vbucket is to be taken anew and
+// TestWrongCopySendsNoFiles checks that no files of a copy are sent while a vbucket is to be taken anew and
 // its rows are still there: the files would claim that the vbucket is whole.
-func TestNoFilesOfACopyKnownToBeWrong(t *testing.T) {
+func TestWrongCopySendsNoFiles(t *testing.T) {
 	_, s := storagetest.Open(t)
 	storagetest.FlushAt(t, s, 7, 50)
 	want := &transfer.Want{Index: 1, BucketUUID: "u", Generation: 3, RollbackID: 5}
@@ -373,9 +373,9 @@ func asks(t *testing.T, f *Filler, defs func() wire.Definitions) {
 	})
 }
 
-// TestASourceThatIsAway checks that all copies that wait for a source that is away, as during its restart, continue
-// to wait, and that the next one does not request from it again at once; in the end KV fills them.
-func TestASourceThatIsAway(t *testing.T) {
+// TestUnreachableSourceIsAwaited checks that all copies that wait for a source that is away, as during its restart,
+// continue to wait, and that the next one does not request from it again at once; in the end KV fills them.
+func TestUnreachableSourceIsAwaited(t *testing.T) {
 	f, k, _ := running(t)
 	var asked atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -411,10 +411,10 @@ func TestASourceThatIsAway(t *testing.T) {
 	}
 }
 
-// TestSourcesOfAPresentList checks that a copy that waits for a busy source also tries the holders of its slice by
-// the current definitions. If the source has released the slice, a new holder is tried, also one that could not send
-// it before; one whose files were invalid, or of an unknown format, is not tried again.
-func TestSourcesOfAPresentList(t *testing.T) {
+// TestSourcesFollowTheCurrentDefinitions checks that a copy that waits for a busy source also tries the holders of
+// its slice by the current definitions. If the source has released the slice, a new holder is tried, also one that
+// could not send it before; one whose files were invalid, or of an unknown format, is not tried again.
+func TestSourcesFollowTheCurrentDefinitions(t *testing.T) {
 	f, k, s := running(t)
 	busy := rpc.Refuse(errcode.Unavailable, "it is put back now")
 	none := rpc.Refuse(errcode.NotFound, "no copy of the slice is here")
@@ -483,9 +483,9 @@ func TestSourcesOfAPresentList(t *testing.T) {
 	}
 }
 
-// TestWhatASourceSaysIsNotAway checks that an answer that something does not exist, or is not possible now, does not
-// mean that the source is away.
-func TestWhatASourceSaysIsNotAway(t *testing.T) {
+// TestRefusingSourceIsNotUnreachable checks that an answer that something does not exist, or is not possible now,
+// does not mean that the source is away.
+func TestRefusingSourceIsNotUnreachable(t *testing.T) {
 	for what, c := range map[string]struct {
 		err  error
 		away bool

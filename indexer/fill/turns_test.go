@@ -68,9 +68,9 @@ func offersOnce(t *testing.T, f *Filler, of *storage.Slice) {
 	asksOf(t, f, strings.TrimPrefix(s.URL, "http://"))
 }
 
-// TestAFillWhoseDiskHangs checks that other copies are filled while the disk of one hangs, that the node's health
+// TestFillOnAHungDisk checks that other copies are filled while the disk of one hangs, that the node's health
 // reports it until the disk continues, and that this fill is completed, too.
-func TestAFillWhoseDiskHangs(t *testing.T) {
+func TestFillOnAHungDisk(t *testing.T) {
 	goOn, begun := make(chan struct{}), make(chan struct{})
 	free, begin := sync.OnceFunc(func() { close(goOn) }), sync.OnceFunc(func() { close(begun) })
 	in := filepath.Join("20", "incoming")
@@ -114,9 +114,9 @@ func TestAFillWhoseDiskHangs(t *testing.T) {
 	}
 }
 
-// TestFillsThatHangAreBounded checks that each copy whose disk hangs lets one more be filled, up to a bound; a copy
+// TestHungFillsAreBounded checks that each copy whose disk hangs lets one more be filled, up to a bound; a copy
 // that has waited too long has no turn, and counts towards the bound.
-func TestFillsThatHangAreBounded(t *testing.T) {
+func TestHungFillsAreBounded(t *testing.T) {
 	st, _ := storagetest.Open(t)
 	now := time.Unix(1000, 0)
 	f := New(Options{Registry: prometheus.NewRegistry(), Health: &health.Health{}, Log: hclog.NewNullLogger(),
@@ -168,9 +168,9 @@ func TestFillsThatHangAreBounded(t *testing.T) {
 	takes(false)
 }
 
-// TestInstallingThatWaitsIsNoHungDisk checks that a fill that waits for its copy to leave the bucket is not reported as
-// one whose disk hangs, and keeps its turn for fillPatience; then the next copy is filled.
-func TestInstallingThatWaitsIsNoHungDisk(t *testing.T) {
+// TestWaitingInstallationIsNotAHungDisk checks that a fill that waits for its copy to leave the bucket is not
+// reported as one whose disk hangs, and keeps its turn for fillPatience; then the next copy is filled.
+func TestWaitingInstallationIsNotAHungDisk(t *testing.T) {
 	f, k, source := running(t)
 	storagetest.FlushAt(t, source, 7, 50)
 	begun, goOn := make(chan struct{}), make(chan struct{})

@@ -59,9 +59,9 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnLate checks that copies that have missed their turns for long have one at once, and that the next ones are
+// TestLateTurns checks that copies that have missed their turns for long have one at once, and that the next ones are
 // spread again.
-func TestTurnLate(t *testing.T) {
+func TestLateTurns(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	turns := newTurns(time.Second)
 	for id := range index.CopyID(6) {
@@ -89,9 +89,9 @@ func TestTurnLate(t *testing.T) {
 	}
 }
 
-// TestACheckpointThatWaitsHoldsUpNothing checks that while the checkpoint of a copy hangs, copies still become
+// TestHungCheckpointBlocksNothing checks that while the checkpoint of a copy hangs, copies still become
 // durable, and the size of the bucket is still measured.
-func TestACheckpointThatWaitsHoldsUpNothing(t *testing.T) {
+func TestHungCheckpointBlocksNothing(t *testing.T) {
 	t.Parallel()
 	st, one := storagetest.Open(t)
 	two, err := st.Create(storage.Meta{Copy: 2, Index: 1, Bucket: "b", BucketUUID: "u", VBuckets: 2, Desc: []bool{false}})
@@ -148,9 +148,9 @@ func TestACheckpointThatWaitsHoldsUpNothing(t *testing.T) {
 	wait("nothing is measured", measured.Load)
 }
 
-// TestLittleWaits checks that a copy with few changes that are not durable skips its turns, but not forever. A copy
-// with more does not skip turns, and neither does any copy if there is no memory for it.
-func TestLittleWaits(t *testing.T) {
+// TestSmallChangesSkipTurns checks that a copy with few changes that are not durable skips its turns, but not
+// forever. A copy with more does not skip turns, and neither does any copy if there is no memory for it.
+func TestSmallChangesSkipTurns(t *testing.T) {
 	st, one := storagetest.Open(t)
 	durable := func() bool {
 		t.Helper()
@@ -197,9 +197,9 @@ func TestLittleWaits(t *testing.T) {
 	}
 }
 
-// TestLooks checks the time of the next look: when the next copy has its turn, but soon enough that a new copy does
-// not wait long.
-func TestLooks(t *testing.T) {
+// TestTimeOfTheNextLook checks the time of the next look: when the next copy has its turn, but soon enough that a new
+// copy does not wait long.
+func TestTimeOfTheNextLook(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	turns := newTurns(64 * time.Second)
 	look := func(want time.Duration) {

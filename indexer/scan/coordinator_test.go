@@ -439,8 +439,9 @@ func TestScanModel(t *testing.T) {
 	})
 }
 
-// TestSlicesAreLeftOut: a scan requests only the slices that its bounds leave, and does not need the others.
-func TestSlicesAreLeftOut(t *testing.T) {
+// TestExcludedSlicesAreNotRequested: a scan requests only the slices that its bounds leave, and does not need the
+// others.
+func TestExcludedSlicesAreNotRequested(t *testing.T) {
 	f := clusterOf(rangedLayout(4), 1, 2) // below 05, 10, 15 and the rest
 	for i := range f.view.Held {
 		f.view.Held[i].OK = f.view.Topology.Copies[i].Slice == 1 || f.view.Topology.Copies[i].Slice == 2
@@ -517,10 +518,10 @@ func TestReplicaReplaced(t *testing.T) {
 	}
 }
 
-// TestNoCopyInTheMiddle: a scan that has returned rows and loses the last copy it knew of continues, at its timestamp
-// and behind its last row, with any copy that appears while it may wait. If no copy can continue, the scan reports
-// why.
-func TestNoCopyInTheMiddle(t *testing.T) {
+// TestLastCopyLostDuringScan: a scan that has returned rows and loses the last copy it knew of continues, at its
+// timestamp and behind its last row, with any copy that appears while it may wait. If no copy can continue, the scan
+// reports why.
+func TestLastCopyLostDuringScan(t *testing.T) {
 	const silent = -2
 	for _, tt := range []struct {
 		name   string
@@ -780,8 +781,8 @@ func (l lastGasp) OpenSlices(ctx context.Context, node index.NodeID, others []in
 	return nil, ctx.Err()
 }
 
-// TestAnOpenPartIsClosed: what one node has opened is closed, whatever happens with the others.
-func TestAnOpenPartIsClosed(t *testing.T) {
+// TestOpenPartsAreClosed: what one node has opened is closed, whatever happens with the others.
+func TestOpenPartsAreClosed(t *testing.T) {
 	f := newCluster(2, 1, 2)
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := NewCoordinator(f, f, lastGasp{f, cancel}, Options{}).Scan(ctx, openSpec(), &collect{})

@@ -192,9 +192,9 @@ func cursorOf(t *testing.T, f *fakeCluster) (Request, string) {
 	return req, got.Cursor
 }
 
-// TestCursorsEnd: the error for a state that is no longer kept names it; with newer the scan continues behind the
+// TestExpiredCursors: the error for a state that is no longer kept names it; with newer the scan continues behind the
 // place in the newest state, never in an older one, and after a rollback in everything that KV has.
-func TestCursorsEnd(t *testing.T) {
+func TestExpiredCursors(t *testing.T) {
 	f := parted()
 	f.hold([]index.CopyID{1, 2, 3, 4}, 4)
 	req, cursor := cursorOf(t, f)
@@ -253,9 +253,9 @@ func TestCursorsEnd(t *testing.T) {
 	}
 }
 
-// TestCursorsOfOthers: a cursor of another index or request, or an invalid one, is refused with the reason, and so
-// are options that cannot be combined with it.
-func TestCursorsOfOthers(t *testing.T) {
+// TestForeignCursorsAreRefused: a cursor of another index or request, or an invalid one, is refused with the reason,
+// and so are options that cannot be combined with it.
+func TestForeignCursorsAreRefused(t *testing.T) {
 	f := parted()
 	req, cursor := cursorOf(t, f)
 	req.Cursor = cursor
@@ -356,10 +356,10 @@ func FuzzCursor(f *testing.F) {
 	})
 }
 
-// TestWhatIsKeptForPages: nodes are asked to keep the copies that they serve, for all pages of an answer under one
-// id, and the same copies serve each page; if the first page is the last, the next request to them says so. A node
-// without room refuses the page.
-func TestWhatIsKeptForPages(t *testing.T) {
+// TestTimestampsAreKeptForPages: nodes are asked to keep the copies that they serve, for all pages of an answer under
+// one id, and the same copies serve each page; if the first page is the last, the next request to them says so. A
+// node without room refuses the page.
+func TestTimestampsAreKeptForPages(t *testing.T) {
 	f := parted()
 	req, cursor := cursorOf(t, f)
 	ctx := rpc.WithPrincipal(t.Context(), "ann")

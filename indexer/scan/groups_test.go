@@ -297,9 +297,9 @@ func TestTablesOfAnySize(t *testing.T) {
 	}
 }
 
-// TestTablesAreGivenBack: the memory of all scans together is bounded, a scan that gets no more returns BUSY, and its
-// memory becomes available to others.
-func TestTablesAreGivenBack(t *testing.T) {
+// TestGroupMemoryIsReleased: the memory of all scans together is bounded, a scan that gets no more returns BUSY, and
+// its memory becomes available to others.
+func TestGroupMemoryIsReleased(t *testing.T) {
 	desc := []bool{false, false}
 	rows := grid(t, desc, 1, 3000)
 	req := NodeRequest{Ranges: []Range{{}}, Desc: desc,
@@ -339,9 +339,9 @@ func TestTablesAreGivenBack(t *testing.T) {
 	c.close()
 }
 
-// TestGroupsAreReadNoFurther: groups in the order of rows cost only the rows of the wanted groups, also behind
+// TestGroupsReadOnlyNeededRows: groups in the order of rows cost only the rows of the wanted groups, also behind
 // others.
-func TestGroupsAreReadNoFurther(t *testing.T) {
+func TestGroupsReadOnlyNeededRows(t *testing.T) {
 	desc := []bool{false, false}
 	rows := grid(t, desc, 100, 50)
 	for _, reverse := range []bool{false, true} {

@@ -125,9 +125,9 @@ func TestLongScansAreKept(t *testing.T) {
 	}
 }
 
-// TestKeptNoLongerThanTheScan: the next request to a node names a kept scan that has ended, also one that ended with
-// an error for its client; but not if the client was lost, because the scan may continue elsewhere.
-func TestKeptNoLongerThanTheScan(t *testing.T) {
+// TestKeptTimestampIsReleasedWithTheScan: the next request to a node names a kept scan that has ended, also one that
+// ended with an error for its client; but not if the client was lost, because the scan may continue elsewhere.
+func TestKeptTimestampIsReleasedWithTheScan(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			k := newKeepers()
@@ -180,10 +180,10 @@ func (d *dyingRows) Next() (Row, error) {
 	return d.RowStream.Next()
 }
 
-// TestAScanGoesOnWhereItWasKept: a node is lost in the middle of a scan, when nodes hold only kept timestamps: the
+// TestScanContinuesAtAKeptTimestamp: a node is lost in the middle of a scan, when nodes hold only kept timestamps: the
 // scan continues at its own, invisibly to the client. If no node keeps it any more, the scan fails, and the error
 // names a node that had no room, not nodes whose answer the scan did not wait for.
-func TestAScanGoesOnWhereItWasKept(t *testing.T) {
+func TestScanContinuesAtAKeptTimestamp(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		pause  time.Duration
@@ -246,9 +246,9 @@ func TestAScanGoesOnWhereItWasKept(t *testing.T) {
 	}
 }
 
-// TestKeepersThatHangDelayNothing: nodes that do not answer requests to keep a timestamp delay neither the scan nor
+// TestHungKeepersDelayNothing: nodes that do not answer requests to keep a timestamp delay neither the scan nor
 // other nodes, and are asked again.
-func TestKeepersThatHangDelayNothing(t *testing.T) {
+func TestHungKeepersDelayNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeepers()
 		k.answer = func(ctx context.Context, node index.NodeID) error {

@@ -14,9 +14,9 @@ import (
 	"tidemark/index"
 )
 
-// TestSlicesAreOpenedOneBehindTheOther: a scan with a limit opens slices of an index that is partitioned by range
+// TestRangeSlicesAreOpenedOnDemand: a scan with a limit opens slices of an index that is partitioned by range
 // only as far as it needs their rows, from the end that it starts at; every other scan opens all of them.
-func TestSlicesAreOpenedOneBehindTheOther(t *testing.T) {
+func TestRangeSlicesAreOpenedOnDemand(t *testing.T) {
 	f := clusterOf(rangedLayout(5), 1, 2) // below 05, 10, 15, 20, and the rest
 	in := func(slice int) int64 { return int64(len(f.rows[5][slice])) }
 	for _, c := range []struct {
@@ -70,9 +70,9 @@ func TestSlicesAreOpenedOneBehindTheOther(t *testing.T) {
 	}
 }
 
-// TestALaterSliceIsTooLate: when a slice that is opened later does not hold the timestamp any more, the scan starts
+// TestLateSliceRestartsTheScan: when a slice that is opened later does not hold the timestamp any more, the scan starts
 // anew at a newer one, and the client gets rows of that one only.
-func TestALaterSliceIsTooLate(t *testing.T) {
+func TestLateSliceRestartsTheScan(t *testing.T) {
 	f := clusterOf(rangedLayout(3), 1, 3)
 	f.rows[6] = f.rows[3] // other rows than at 5
 	var asked atomic.Int64
@@ -96,10 +96,10 @@ func TestALaterSliceIsTooLate(t *testing.T) {
 	}
 }
 
-// TestLaterSlicesAreTooLateAgainAndAgain: reading the first slice takes longer than nodes hold a timestamp, for
+// TestRepeatedlyLateSlicesAreOpenedAtOnce: reading the first slice takes longer than nodes hold a timestamp, for
 // example because few rows meet a condition or many are skipped, and longer than scans wait. The scan starts anew
 // once, and then opens all slices at once.
-func TestLaterSlicesAreTooLateAgainAndAgain(t *testing.T) {
+func TestRepeatedlyLateSlicesAreOpenedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := clusterOf(rangedLayout(3), 1, 3)
 		for i := range 2 { // the first two slices are read while the scan continues
@@ -147,9 +147,9 @@ func (s *slowSink) Row(Row) error {
 	return nil
 }
 
-// TestLittleIsHeldBack: no more than maxHeld bytes of rows are held in memory: then the remaining slices are opened,
+// TestHeldRowsAreBounded: no more than maxHeld bytes of rows are held in memory: then the remaining slices are opened,
 // and the client gets its first row when no slice has to be opened any more.
-func TestLittleIsHeldBack(t *testing.T) {
+func TestHeldRowsAreBounded(t *testing.T) {
 	f := clusterOf(rangedLayout(3), 1, 1)
 	f.rows[5] = make([][]Row, 3)
 	for s := range f.rows[5] {

@@ -27,9 +27,9 @@ func (l *listed) next() (Row, error) {
 
 var errBroken = errors.New("broken")
 
-// TestTheMergeIsInOrder: with any number of sources, some empty, some added between two rows, some failing: every row
+// TestMergeIsInOrder: with any number of sources, some empty, some added between two rows, some failing: every row
 // is returned once, none after a greater one that was available, and each failure is returned once.
-func TestTheMergeIsInOrder(t *testing.T) {
+func TestMergeIsInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		reverse := rapid.Bool().Draw(t, "reverse")
 		m := &merger{reverse: reverse}

@@ -158,10 +158,10 @@ func arrays(t *rapid.T) *fakeCluster {
 	return f
 }
 
-// TestAnswersAreGoneOnWith: wherever the answering indexer is killed, and however often, the rows that have arrived
+// TestAnswersAreContinued: wherever the answering indexer is killed, and however often, the rows that have arrived
 // and those of the other indexers together are those of one answer: none twice, none missing, in order, with the same
 // end.
-func TestAnswersAreGoneOnWith(t *testing.T) {
+func TestAnswersAreContinued(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := arrays(t)
 		req := Request{Reverse: rapid.Bool().Draw(t, "reverse"),
@@ -206,9 +206,9 @@ func TestAnswersAreGoneOnWith(t *testing.T) {
 	})
 }
 
-// TestWhatIsGoneIsNamed: if no other indexer holds the timestamp any more, the rest is refused, and so is an invalid
-// place.
-func TestWhatIsGoneIsNamed(t *testing.T) {
+// TestExpiredTimestampIsRefused: if no other indexer holds the timestamp any more, the rest is refused, and so is an
+// invalid place.
+func TestExpiredTimestampIsRefused(t *testing.T) {
 	f := newCluster(2, 2, 3)
 	f.view.Definition.Keys = nil
 	var p portion

@@ -39,9 +39,9 @@ func (f *fakeCluster) hold(copies []index.CopyID, number uint64) {
 	}
 }
 
-// TestASessionNeverGoesBack: a copy of the index lags, so that a scan would use an older timestamp than was seen;
+// TestSessionNeverGoesBack: a copy of the index lags, so that a scan would use an older timestamp than was seen;
 // with the token the scan waits for the newer one, even if copies have passed that by then.
-func TestASessionNeverGoesBack(t *testing.T) {
+func TestSessionNeverGoesBack(t *testing.T) {
 	f := parted()
 	all := []index.CopyID{1, 2, 3, 4}
 	f.hold(all, 3) // as far as this coordinator knows
@@ -89,9 +89,9 @@ func TestASessionNeverGoesBack(t *testing.T) {
 	}
 }
 
-// TestASessionWaitsNoLongerThanOthers: what the session has seen does not arrive; the error names what the scan waits
+// TestSessionWaitIsBounded: what the session has seen does not arrive; the error names what the scan waits
 // for.
-func TestASessionWaitsNoLongerThanOthers(t *testing.T) {
+func TestSessionWaitIsBounded(t *testing.T) {
 	f := parted()
 	for id := range f.has {
 		f.has[id][6] = errcode.Timeout
@@ -129,9 +129,9 @@ func TestASessionWaitsNoLongerThanOthers(t *testing.T) {
 	}
 }
 
-// TestWhatASessionLost: what was seen was undone, recreated or is of another cluster: the scan reports that and shows
-// everything that KV has, once; its token is as good as any.
-func TestWhatASessionLost(t *testing.T) {
+// TestSessionReportsLostState: what was seen was undone, recreated or is of another cluster: the scan reports that
+// and shows everything that KV has, once; its token is as good as any.
+func TestSessionReportsLostState(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*scanport.Seen)
 		lost   string
@@ -263,9 +263,9 @@ func TestEndsContainSessions(t *testing.T) {
 	}
 }
 
-// TestALossWhileKVIsAway: a scan that accepts what is held gets it, with a notice; a scan that wants everything KV
-// has fails.
-func TestALossWhileKVIsAway(t *testing.T) {
+// TestLossWhileKVIsUnreachable: a scan that accepts what is held gets it, with a notice; a scan that wants everything
+// KV has fails.
+func TestLossWhileKVIsUnreachable(t *testing.T) {
 	f := parted()
 	f.current = f.newest + 1
 	f.refuse = func(int64) error { return Errorf(errcode.VBucketsUnavailable, "nobody has vbucket 0") }
@@ -283,8 +283,8 @@ func TestALossWhileKVIsAway(t *testing.T) {
 	}
 }
 
-// TestANamedTimestampLeavesASessionAsItIs: what was lost is reported by the next scan that does not name a timestamp.
-func TestANamedTimestampLeavesASessionAsItIs(t *testing.T) {
+// TestNamedTimestampLeavesSessionUnchanged: what was lost is reported by the next scan that does not name a timestamp.
+func TestNamedTimestampLeavesSessionUnchanged(t *testing.T) {
 	f := parted()
 	spec := openSpec()
 	at, lost := refOf(3), seenAt(f, 5)
@@ -484,9 +484,9 @@ func TestRestReportsWhatWasLost(t *testing.T) {
 	}
 }
 
-// TestPlacesOfOthers: a place in an answer is returned by a client, which may have modified it or may ask another
-// cluster: that is the caller's fault, and no row is of another state than the earlier ones.
-func TestPlacesOfOthers(t *testing.T) {
+// TestForeignPlacesAreRefused: a place in an answer is returned by a client, which may have modified it or may ask
+// another cluster: that is the caller's fault, and no row is of another state than the earlier ones.
+func TestForeignPlacesAreRefused(t *testing.T) {
 	f := parted()
 	seen := seenAt(f, 4)
 	other := seen

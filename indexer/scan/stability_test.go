@@ -134,9 +134,9 @@ func TestNoStability(t *testing.T) {
 	}
 }
 
-// TestReadingIsNoWaiting: a scan without stability reads for longer than a scan may wait, and then loses its node. It
-// continues with another copy, for which it waits as long as any scan.
-func TestReadingIsNoWaiting(t *testing.T) {
+// TestReadingTimeDoesNotCountAsWaiting: a scan without stability reads for longer than a scan may wait, and then
+// loses its node. It continues with another copy, for which it waits as long as any scan.
+func TestReadingTimeDoesNotCountAsWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newCluster(1, 2, 3)
 		f.rows[5][0] = nil

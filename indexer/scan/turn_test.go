@@ -102,10 +102,10 @@ func (s *steadySink) Row(Row) error {
 	return nil
 }
 
-// TestASliceWhoseTurnComesLate: the slices of an index that is partitioned by range are opened at once and read one
+// TestSliceStaysOpenUntilItsTurn: the slices of an index that is partitioned by range are opened at once and read one
 // after the other. Those of another node stay open until their turn, although they can send nothing for minutes and
 // no node would hold the timestamp any more; and no longer than the scan.
-func TestASliceWhoseTurnComesLate(t *testing.T) {
+func TestSliceStaysOpenUntilItsTurn(t *testing.T) {
 	for _, c := range []struct {
 		first int // rows of the first slice, one per second
 		code  errcode.Code

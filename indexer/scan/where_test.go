@@ -315,8 +315,9 @@ func TestWhereInACluster(t *testing.T) {
 	}
 }
 
-// TestRequestsOfOthers: requests of other nodes are checked, so that none of their values is out of range.
-func TestRequestsOfOthers(t *testing.T) {
+// TestRequestsOfOtherNodesAreChecked: requests of other nodes are checked, so that none of their values is out of
+// range.
+func TestRequestsOfOtherNodesAreChecked(t *testing.T) {
 	filters := func(f ...Filter) func(*NodeRequest) { return func(r *NodeRequest) { r.Where = f } }
 	of := func(g Grouping) func(*NodeRequest) { return func(r *NodeRequest) { r.Groups = &g } }
 	for name, change := range map[string]func(*NodeRequest){

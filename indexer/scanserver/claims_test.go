@@ -64,9 +64,9 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestANodeThatHangsDelaysNothing asks for seqnos where every vbucket has an owner that answers, and another
+// TestHungNodeDelaysNothing asks for seqnos where every vbucket has an owner that answers, and another
 // projector gets no answer from its KV node, or does not know of a failover yet.
-func TestANodeThatHangsDelaysNothing(t *testing.T) {
+func TestHungNodeDelaysNothing(t *testing.T) {
 	asked := make(chan bool, 10) // whether the vbucket map was asked for
 	good := httptest.NewServer(rpc.Message(func(_ context.Context,
 		req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {

@@ -80,8 +80,8 @@ func (nothing) Heard(wire.StabilityRef) (time.Time, bool)  { return time.Time{},
 
 func (nothing) Changed(string) <-chan struct{} { return nil }
 
-// TestConnectionsKeepNoLargeRooms checks that a connection does not keep the memory of a long request.
-func TestConnectionsKeepNoLargeRooms(t *testing.T) {
+// TestConnectionsKeepNoLargeBuffers checks that a connection does not keep the memory of a long request.
+func TestConnectionsKeepNoLargeBuffers(t *testing.T) {
 	managers := newIssuer(t)
 	p := peers.New(nil, func() (index.NodeID, string) { return 1, "" }, func() []wire.Endpoint { return nil })
 	defer p.Close()

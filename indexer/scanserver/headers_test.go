@@ -12,9 +12,9 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// TestTheLargestHeadersAreTaken checks that one request header may contain a session's tokens and the place to
+// TestLargestHeadersAreAccepted checks that one request header may contain a session's tokens and the place to
 // continue from, each at its greatest length, along with all other headers.
-func TestTheLargestHeadersAreTaken(t *testing.T) {
+func TestLargestHeadersAreAccepted(t *testing.T) {
 	var session, resume int
 	srv := rpc.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		session, resume = len(r.Header.Get(scanport.HeaderSession)), len(r.Header.Get(scanport.HeaderResume))

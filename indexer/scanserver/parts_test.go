@@ -154,9 +154,9 @@ func TestPartsLiveAsLongAsTheirScans(t *testing.T) {
 	}
 }
 
-// TestAPartThatCannotBe checks that the error says what is wrong with a request, also if only its duration is
+// TestInvalidPartRequests checks that the error says what is wrong with a request, also if only its duration is
 // invalid.
-func TestAPartThatCannotBe(t *testing.T) {
+func TestInvalidPartRequests(t *testing.T) {
 	one := []index.CopyID{1}
 	for _, c := range []struct {
 		req  scan.NodeRequest

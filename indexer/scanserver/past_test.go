@@ -9,9 +9,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestPastOfOneBucket asks for the history of one bucket: it covers the bucket's indexes, but not an index that is no
-// longer defined.
-func TestPastOfOneBucket(t *testing.T) {
+// TestHistoryOfOneBucket asks for the history of one bucket: it covers the bucket's indexes, but not an index that is
+// no longer defined.
+func TestHistoryOfOneBucket(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	s := &Server{past: history.NewScans(now), definitions: func() wire.Definitions {
 		return wire.Definitions{Indexes: []index.Definition{{ID: 1, Bucket: "a"}, {ID: 2, Bucket: "b"}}}

@@ -138,9 +138,9 @@ func TestRoundsAreShared(t *testing.T) {
 	})
 }
 
-// TestRoundsOfTheirOwn checks that requests that cannot be combined run one after the other, and that requests for
-// another bucket run at once.
-func TestRoundsOfTheirOwn(t *testing.T) {
+// TestIncompatibleRequestsGetSeparateRounds checks that requests that cannot be combined run one after the other, and
+// that requests for another bucket run at once.
+func TestIncompatibleRequestsGetSeparateRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsking(t)
 		a.share(t.Context(), "a1")
@@ -161,9 +161,9 @@ func TestRoundsOfTheirOwn(t *testing.T) {
 	})
 }
 
-// TestARoundThatHangs checks that a round that hangs delays the next one for a moment only, and that at most two
-// rounds run at a time.
-func TestARoundThatHangs(t *testing.T) {
+// TestHungRoundDelaysTheNextBriefly checks that a round that hangs delays the next one for a moment only, and that at
+// most two rounds run at a time.
+func TestHungRoundDelaysTheNextBriefly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsking(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -195,9 +195,9 @@ func TestARoundThatHangs(t *testing.T) {
 	})
 }
 
-// TestWhoLeavesEndsNothingForOthers checks that a round continues while somebody waits for it, and a moment longer. A
-// round for which nobody waits any more is not started.
-func TestWhoLeavesEndsNothingForOthers(t *testing.T) {
+// TestRoundContinuesForRemainingCallers checks that a round continues while somebody waits for it, and a moment
+// longer. A round for which nobody waits any more is not started.
+func TestRoundContinuesForRemainingCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsking(t)
 		a1 := a.share(t.Context(), "a1")
@@ -236,9 +236,9 @@ func TestWhoLeavesEndsNothingForOthers(t *testing.T) {
 	})
 }
 
-// TestRoundsAreOfAfterTheyWereAskedFor checks that each of many concurrent callers sees what was written before it
+// TestRoundsBeginAfterTheirRequests checks that each of many concurrent callers sees what was written before it
 // asked.
-func TestRoundsAreOfAfterTheyWereAskedFor(t *testing.T) {
+func TestRoundsBeginAfterTheirRequests(t *testing.T) {
 	var written, asked atomic.Int64
 	x := newRounds(func(_ context.Context, _ string, _ bool) (int64, error) {
 		asked.Add(1)

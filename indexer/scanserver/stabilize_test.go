@@ -163,9 +163,9 @@ func said(came <-chan string) string {
 	}
 }
 
-// TestScansWaitTogether checks that scans that come while another one waits at the leader share one poll after it,
+// TestScansShareAPoll checks that scans that come while another one waits at the leader share one poll after it,
 // for the maximum of what they need.
-func TestScansWaitTogether(t *testing.T) {
+func TestScansShareAPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLeader()
 		l.promote(1, vector(7, 10, 10))
@@ -203,9 +203,9 @@ func TestScansWaitTogether(t *testing.T) {
 	})
 }
 
-// TestBranchesAreNotWaitedForTogether checks that needs from before and after a failover are polled separately, and
+// TestBranchesArePolledSeparately checks that needs from before and after a failover are polled separately, and
 // that a timestamp on another branch satisfies neither.
-func TestBranchesAreNotWaitedForTogether(t *testing.T) {
+func TestBranchesArePolledSeparately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLeader()
 		l.promote(1, vector(7, 10))
@@ -225,9 +225,9 @@ func TestBranchesAreNotWaitedForTogether(t *testing.T) {
 	})
 }
 
-// TestWhoseTokenIsLost checks that after the leader has refused a combined need each scan's need is polled
+// TestLostTokenFailsOnlyItsScan checks that after the leader has refused a combined need each scan's need is polled
 // separately, and scans whose token is not lost get their timestamp.
-func TestWhoseTokenIsLost(t *testing.T) {
+func TestLostTokenFailsOnlyItsScan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLeader()
 		l.promote(1, vector(7, 10, 10))
@@ -250,10 +250,10 @@ func TestWhoseTokenIsLost(t *testing.T) {
 	})
 }
 
-// TestEachWaitsForItsOwnTime checks that each scan has its own timeout and its end does not end the wait of others.
+// TestScansHaveTheirOwnTimeouts checks that each scan has its own timeout and its end does not end the wait of others.
 // In a bucket without promotions at most two requests wait at the leader, however many scans wait, and a scan that
 // does not need the vbuckets that are stuck still gets a timestamp that the node hears of.
-func TestEachWaitsForItsOwnTime(t *testing.T) {
+func TestScansHaveTheirOwnTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLeader()
 		l.promote(1, vector(7, 10, 10))

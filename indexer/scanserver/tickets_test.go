@@ -12,9 +12,9 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestATicketIsTrustedForAShortTime checks that a manager is asked about a ticket once for many scans, and again when
+// TestTicketIsCachedBriefly checks that a manager is asked about a ticket once for many scans, and again when
 // its answer has expired.
-func TestATicketIsTrustedForAShortTime(t *testing.T) {
+func TestTicketIsCachedBriefly(t *testing.T) {
 	managers := newIssuer(t)
 	var clock sync.Mutex
 	now := time.Now()

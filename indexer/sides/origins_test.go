@@ -9,9 +9,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestComesBack checks that a copy that was never complete catches up at the rate of copies that come back, if it is
-// not new and its index is ready elsewhere. Otherwise a build waits for it.
-func TestComesBack(t *testing.T) {
+// TestReturningCopyCatchesUpAtItsRate checks that a copy that was never complete catches up at the rate of copies
+// that come back, if it is not new and its index is ready elsewhere. Otherwise a build waits for it.
+func TestReturningCopyCatchesUpAtItsRate(t *testing.T) {
 	_, s := storagetest.Open(t)
 	m := s.Meta()
 	d := func(state index.State) *wire.Definitions {

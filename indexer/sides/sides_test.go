@@ -16,10 +16,10 @@ import (
 	"tidemark/wire"
 )
 
-// TestAProjectorThatHangsKeepsNoOthersWaiting checks that the loop does not wait for requests that a projector does
+// TestHungProjectorDelaysNoOthers checks that the loop does not wait for requests that a projector does
 // not answer, however many there are, and continues when one of the maximum number of requests ends. core.TestSides
 // checks whom it asks meanwhile.
-func TestAProjectorThatHangsKeepsNoOthersWaiting(t *testing.T) {
+func TestHungProjectorDelaysNoOthers(t *testing.T) {
 	now := time.Unix(1000, 0)
 	l := New(Options{Origins: NewOrigins(false), Registry: prometheus.NewRegistry(), Log: hclog.NewNullLogger(),
 		Now: func() time.Time { return now }})
@@ -65,9 +65,9 @@ func (p stops) Stop(_ context.Context, _ string, req *wire.StreamStop) error {
 	return nil
 }
 
-// TestSideStreamsOfABucketThatGoes checks that the requests of a removed bucket end, and that their projectors are
+// TestSideStreamsOfARemovedBucketEnd checks that the requests of a removed bucket end, and that their projectors are
 // told. core.TestSides checks which.
-func TestSideStreamsOfABucketThatGoes(t *testing.T) {
+func TestSideStreamsOfARemovedBucketEnd(t *testing.T) {
 	now, stopped := time.Unix(1000, 0), make(chan string, 2)
 	l := New(Options{Origins: NewOrigins(false), Registry: prometheus.NewRegistry(), Log: hclog.NewNullLogger(),
 		Report: func() {},
@@ -92,9 +92,9 @@ func TestSideStreamsOfABucketThatGoes(t *testing.T) {
 	}
 }
 
-// TestWhatCameIsReportedAtOnce checks that the leader gets a report when everything that a request asked for is
-// written, and not before. Otherwise a build would wait for the next report.
-func TestWhatCameIsReportedAtOnce(t *testing.T) {
+// TestCompletedSideStreamIsReportedAtOnce checks that the leader gets a report when everything that a request asked
+// for is written, and not before. Otherwise a build would wait for the next report.
+func TestCompletedSideStreamIsReportedAtOnce(t *testing.T) {
 	now, reports := time.Unix(1000, 0), 0
 	l := New(Options{Origins: NewOrigins(false), Registry: prometheus.NewRegistry(), Log: hclog.NewNullLogger(),
 		Report: func() { reports++ }, Now: func() time.Time { return now }})

@@ -16,10 +16,10 @@ import (
 	"tidemark/wire"
 )
 
-// TestScansThatTakeLongAreKept checks that the snapshots of such a scan stay for other nodes that may continue it,
+// TestSnapshotsOfLongScansAreKept checks that the snapshots of such a scan stay for other nodes that may continue it,
 // but only of its copies, until the scan has ended or a minute after its last request. Scans at the same timestamp
 // share them.
-func TestScansThatTakeLongAreKept(t *testing.T) {
+func TestSnapshotsOfLongScansAreKept(t *testing.T) {
 	m := newMoving(t)
 	snaps, move := m.Set, m.move
 	ask := func(id uint64, ref wire.StabilityRef, copies ...index.CopyID) {
@@ -64,9 +64,9 @@ func TestScansThatTakeLongAreKept(t *testing.T) {
 	}
 }
 
-// TestRoomForScansThatTakeLong checks that snapshots for long scans have their own limit: pages have as much room as
-// before, and a later request for a timestamp that was refused says that there was no room for it.
-func TestRoomForScansThatTakeLong(t *testing.T) {
+// TestSnapshotsOfLongScansAreBounded checks that snapshots for long scans have their own limit: pages have as much
+// room as before, and a later request for a timestamp that was refused says that there was no room for it.
+func TestSnapshotsOfLongScansAreBounded(t *testing.T) {
 	const vbuckets = 1024
 	store, s := storagetest.Open(t)
 	snaps := New(3, hclog.NewNullLogger(), time.Now)

@@ -161,9 +161,9 @@ func (oldBucket) Flushed() *wire.StabilityRef { return nil }
 func (oldBucket) Rollback() uint64            { return 0 }
 func (b oldBucket) Gone() <-chan struct{}     { return b }
 
-// TestHoldOfABucketThatLeaves checks that a reader that waits for a snapshot of a removed bucket does not wait for
+// TestHoldOfARemovedBucket checks that a reader that waits for a snapshot of a removed bucket does not wait for
 // the next bucket of that name.
-func TestHoldOfABucketThatLeaves(t *testing.T) {
+func TestHoldOfARemovedBucket(t *testing.T) {
 	store, _ := storagetest.Open(t)
 	p := &Pins{Snapshots: New(3, hclog.NewNullLogger(), time.Now), Store: store,
 		Bucket: func(string) (Bucket, bool) { return make(oldBucket), true }} // the next one of that name
@@ -234,10 +234,10 @@ func (m *moving) check(what string, ref wire.StabilityRef, want bool) {
 	}
 }
 
-// TestPagesAreKept checks that the snapshots of an answer in pages stay, but only of its copies, while a page is read
-// and for a minute after each page, however many newer timestamps come and whatever others request. After that they
-// are removed.
-func TestPagesAreKept(t *testing.T) {
+// TestSnapshotsOfPagesAreKept checks that the snapshots of an answer in pages stay, but only of its copies, while a
+// page is read and for a minute after each page, however many newer timestamps come and whatever others request.
+// After that they are removed.
+func TestSnapshotsOfPagesAreKept(t *testing.T) {
 	m := newMoving(t)
 	snaps, move, check := m.Set, m.move, m.check
 	pass := func(d time.Duration) { m.clock = m.clock.Add(d); move() }
@@ -297,9 +297,9 @@ func TestPagesAreKept(t *testing.T) {
 	}
 }
 
-// TestRoomForPages checks the limits of what is kept for pages, in total and per caller. A request beyond them gets
-// an error, and nobody loses what is already kept for him.
-func TestRoomForPages(t *testing.T) {
+// TestSnapshotsOfPagesAreBounded checks the limits of what is kept for pages, in total and per caller. A request
+// beyond them gets an error, and nobody loses what is already kept for him.
+func TestSnapshotsOfPagesAreBounded(t *testing.T) {
 	clock := time.Unix(1000, 0)
 	snaps := New(3, hclog.NewNullLogger(), func() time.Time { return clock })
 	defer snaps.CloseAll()

@@ -275,9 +275,9 @@ func TestCommonCostsNothing(t *testing.T) {
 	must(t, r.store.Close())
 }
 
-// TestCommonOfAnother: the kept position of a dropped copy does not count for a later one of the same id, even if
-// that has as many batches.
-func TestCommonOfAnother(t *testing.T) {
+// TestCommonPositionOfADroppedCopy: the kept position of a dropped copy does not count for a later one of the same
+// id, even if that has as many batches.
+func TestCommonPositionOfADroppedCopy(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	r := &commonRun{fs: fs}
 	for vb := range r.lines {

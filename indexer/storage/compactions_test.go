@@ -22,9 +22,9 @@ func (d *mergeable) GetWaitingCompaction() (bool, pebble.WaitingCompaction) {
 }
 func (d *mergeable) Schedule(pebble.CompactionGrantHandle) bool { d.granted.Add(1); return true }
 
-// TestMergesRest: a store whose merge failed retries on its own, after increasing pauses, even if nothing is written
-// to it and no other store releases a slot; one that was stopped does not.
-func TestMergesRest(t *testing.T) {
+// TestFailedMergesAreRetried: a store whose merge failed retries on its own, after increasing pauses, even if nothing
+// is written to it and no other store releases a slot; one that was stopped does not.
+func TestFailedMergesAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &mergeable{m: newCompactions(1).member()}
 		d.m.Register(1, d)

@@ -335,9 +335,9 @@ func TestPowerLossInCreate(t *testing.T) {
 // eng returns the engine of an open slice.
 func (s *Slice) eng() *pebbleEngine { return s.gen.eng.(*pebbleEngine) }
 
-// TestNewCopyIsMadeAtOnce: a new copy's folder has its format from the start. Pebble's own way through each of its
-// formats creates and syncs a file for each, and building ten indexes creates sixty copies.
-func TestNewCopyIsMadeAtOnce(t *testing.T) {
+// TestNewCopyHasItsFormatFromTheStart: a new copy's folder has its format from the start. Pebble's own way through
+// each of its formats creates and syncs a file for each, and building ten indexes creates sixty copies.
+func TestNewCopyHasItsFormatFromTheStart(t *testing.T) {
 	fs := vfs.NewMem()
 	store := openTest(t, "data", func(o *Options) { o.FS = fs })
 	slice, err := store.Create(testMeta(1))
@@ -406,8 +406,8 @@ func TestFlippedBits(t *testing.T) {
 	t.Log(outcomes)
 }
 
-// TestEachFileGone removes each file in turn; each outcome occurs.
-func TestEachFileGone(t *testing.T) {
+// TestEachMissingFile removes each file in turn; each outcome occurs.
+func TestEachMissingFile(t *testing.T) {
 	template := vfs.NewMem()
 	build(t, template)
 	outcomes := map[string]int{}
@@ -488,9 +488,9 @@ func readOrRecover(t fataler, slice *Slice, outcomes map[string]int) {
 	checkHistory(t, slice)
 }
 
-// TestFoundWhenRead: damage outside the budget of Open is found by the first read of it, named, and repaired by
+// TestDamageIsFoundWhenRead: damage outside the budget of Open is found by the first read of it, named, and repaired by
 // Recover.
-func TestFoundWhenRead(t *testing.T) {
+func TestDamageIsFoundWhenRead(t *testing.T) {
 	template := vfs.NewMem()
 	build(t, template)
 	found := 0

@@ -108,8 +108,9 @@ func TestExportInstall(t *testing.T) {
 	}
 }
 
-// TestExportStands: a copy whose position is ahead of what it has stored is installed at that position.
-func TestExportStands(t *testing.T) {
+// TestExportKeepsAnAdvancedPosition: a copy whose position is ahead of what it has stored is installed at that
+// position.
+func TestExportKeepsAnAdvancedPosition(t *testing.T) {
 	store := openTest(t, t.TempDir())
 	s, err := store.Create(testMeta(1))
 	must(t, err)
@@ -267,9 +268,9 @@ func TestReceiveRefuses(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestReceiveGoesOn: tables received completely before a process ended are not requested again if the source is the
+// TestReceiveResumes: tables received completely before a process ended are not requested again if the source is the
 // same; after each number of chunks. Nothing is kept of another source, or of a copy that was dropped.
-func TestReceiveGoesOn(t *testing.T) {
+func TestReceiveResumes(t *testing.T) {
 	const chunk = 3000
 	from := openTest(t, t.TempDir())
 	_, e, m := exported(t, from)

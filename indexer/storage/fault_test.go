@@ -140,9 +140,9 @@ func TestNoFilesLeft(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestIdleIsRefused: a slice that must be recovered refuses batches that change nothing; a slice that temporarily
-// lacks space accepts them.
-func TestIdleIsRefused(t *testing.T) {
+// TestIdleBatchIsRefusedDuringRecovery: a slice that must be recovered refuses batches that change nothing; a slice
+// that temporarily lacks space accepts them.
+func TestIdleBatchIsRefusedDuringRecovery(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		fail func(*pebbleEngine)
@@ -582,9 +582,9 @@ func TestUnreadableBlock(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestAFullDiskIsToldOnce: a copy whose memtable cannot be written is told of when that begins and when it ends, and
+// TestFullDiskIsLoggedOnce: a copy whose memtable cannot be written is told of when that begins and when it ends, and
 // not with each try in between: all copies of a node try once a second.
-func TestAFullDiskIsToldOnce(t *testing.T) {
+func TestFullDiskIsLoggedOnce(t *testing.T) {
 	var full atomic.Bool
 	var tries atomic.Int64
 	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {

@@ -16,9 +16,9 @@ import (
 	"tidemark/index"
 )
 
-// TestDamagedFolderIsRemovedBeside: while a damaged folder's copy is dropped, or created anew, and any step of that
-// hangs, other copies are listed and created, and nothing else is done in its place.
-func TestDamagedFolderIsRemovedBeside(t *testing.T) {
+// TestDamagedFolderIsRemovedConcurrently: while a damaged folder's copy is dropped, or created anew, and any step of
+// that hangs, other copies are listed and created, and nothing else is done in its place.
+func TestDamagedFolderIsRemovedConcurrently(t *testing.T) {
 	removes := map[string]func(store *Store) error{
 		"dropped": func(store *Store) error {
 			gone, err := store.DropDamaged(1)
@@ -106,9 +106,9 @@ func removedBeside(t *testing.T, remove func(*Store) error, is func(errorfs.Op) 
 	must(t, store.Close())
 }
 
-// TestBallastIsMadeBeside: while the ballast is being created again on a hung disk, other copies write; if it cannot
-// be created, not every batch retries.
-func TestBallastIsMadeBeside(t *testing.T) {
+// TestBallastIsCreatedConcurrently: while the ballast is being created again on a hung disk, other copies write; if
+// it cannot be created, not every batch retries.
+func TestBallastIsCreatedConcurrently(t *testing.T) {
 	var tries atomic.Int32
 	var hang atomic.Bool
 	begun, goOn := make(chan struct{}), make(chan struct{})

@@ -61,9 +61,9 @@ func TestVerifyEnds(t *testing.T) {
 	must(t, from.Close())
 }
 
-// TestStandIsApplied: setting the position of installed files is a batch of its own, even if it cannot be made
-// durable in time: the next batch has another number.
-func TestStandIsApplied(t *testing.T) {
+// TestPositionOfInstalledFilesIsABatch: setting the position of installed files is a batch of its own, even if it
+// cannot be made durable in time: the next batch has another number.
+func TestPositionOfInstalledFilesIsABatch(t *testing.T) {
 	var armed atomic.Bool
 	gate := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -98,8 +98,9 @@ func TestStandIsApplied(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestCheckpointsInTheWay: a checkpoint that cannot be removed obstructs nothing, neither now nor after a restart.
-func TestCheckpointsInTheWay(t *testing.T) {
+// TestUnremovableCheckpointsObstructNothing: a checkpoint that cannot be removed obstructs nothing, neither now nor
+// after a restart.
+func TestUnremovableCheckpointsObstructNothing(t *testing.T) {
 	var stuck atomic.Bool
 	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if stuck.Load() && op.Kind == errorfs.OpRename && strings.Contains(op.Path, checkpointsName) &&

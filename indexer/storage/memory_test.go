@@ -184,9 +184,9 @@ func TestMemoryYields(t *testing.T) {
 	m.add(-full)
 }
 
-// TestGoesWhileItIsRotated: the memory of a copy that is closed while another copy's writer rotates it is counted
+// TestCloseDuringRotation: the memory of a copy that is closed while another copy's writer rotates it is counted
 // once, and not any more afterwards.
-func TestGoesWhileItIsRotated(t *testing.T) {
+func TestCloseDuringRotation(t *testing.T) {
 	store := openTest(t, "data", func(o *Options) { o.FS = vfs.NewMem() })
 	s, err := store.Create(testMeta(1))
 	must(t, err)

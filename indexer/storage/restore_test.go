@@ -85,9 +85,9 @@ func TestRestoreOpensOnce(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestRestoreGoesOn: if a crash ends a restore in the middle, each vbucket is unchanged or restored, with the
-// position of its rows; when it is repeated, the result is as without the crash.
-func TestRestoreGoesOn(t *testing.T) {
+// TestInterruptedRestoreIsRepeatable: if a crash ends a restore in the middle, each vbucket is unchanged or restored,
+// with the position of its rows; when it is repeated, the result is as without the crash.
+func TestInterruptedRestoreIsRepeatable(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	store := openTest(t, "data", func(o *Options) { o.FS = fs })
 	slice, err := store.Create(testMeta(1))

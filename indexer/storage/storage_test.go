@@ -32,9 +32,9 @@ func TestLock(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestFoldersAreTheOwnersAlone: the folders contain keys of documents, which other users of the machine must not
-// read.
-func TestFoldersAreTheOwnersAlone(t *testing.T) {
+// TestFoldersAreReadableByTheOwnerOnly: the folders contain keys of documents, which other users of the machine must
+// not read.
+func TestFoldersAreReadableByTheOwnerOnly(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "copies")
 	store := openTest(t, dir)
 	s, err := store.Create(testMeta(1))

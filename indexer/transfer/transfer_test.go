@@ -259,9 +259,10 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
-// TestForsaken checks that an export whose receiver never comes for it, or is killed before it reads, blocks others
-// only for a short time. An export that was read from stays reserved for longer, but not as long as if nobody waits.
-func TestForsaken(t *testing.T) {
+// TestAbandonedExportIsReleased checks that an export whose receiver never comes for it, or is killed before it
+// reads, blocks others only for a short time. An export that was read from stays reserved for longer, but not as long
+// as if nobody waits.
+func TestAbandonedExportIsReleased(t *testing.T) {
 	for name, c := range map[string]struct {
 		taken, read bool
 		keeps       time.Duration
@@ -343,8 +344,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestHangs checks that a receiver gives up on a peer that does not answer.
-func TestHangs(t *testing.T) {
+// TestReceiverGivesUpOnAHungPeer checks that a receiver gives up on a peer that does not answer.
+func TestReceiverGivesUpOnAHungPeer(t *testing.T) {
 	l := newLink(t)
 	hangs := func(ctx context.Context, q *Question) (io.ReadCloser, error) {
 		if q.Op != opOpen {
@@ -397,8 +398,8 @@ func TestBoundToItsReceiver(t *testing.T) {
 	}
 }
 
-// TestGotEnds checks that a receiver may stop in the middle, and that the export is then closed.
-func TestGotEnds(t *testing.T) {
+// TestStoppedReceiverClosesTheExport checks that a receiver may stop in the middle, and that the export is then closed.
+func TestStoppedReceiverClosesTheExport(t *testing.T) {
 	l := newLink(t)
 	sink, enough := &folder{files: map[string][]byte{}}, errors.New("enough")
 	r := Receiver{Peer: l.peer, Begin: func(*Offer) (Sink, error) { return sink, nil }, pause: 1,
@@ -409,9 +410,9 @@ func TestGotEnds(t *testing.T) {
 	}
 }
 
-// TestMadeForLong checks that an export may take as long as it needs while its receiver keeps coming and sees
-// progress. It is abandoned if the receiver does not come any more, and made again if he comes after all.
-func TestMadeForLong(t *testing.T) {
+// TestReceiverWaitsForASlowExport checks that an export may take as long as it needs while its receiver keeps coming
+// and sees progress. It is abandoned if the receiver does not come any more, and made again if he comes after all.
+func TestReceiverWaitsForASlowExport(t *testing.T) {
 	for name, c := range map[string]struct {
 		away time.Duration // how long the receiver is away, once
 		made int           // how often making the export starts
@@ -481,10 +482,10 @@ func madeForLong(t *testing.T, away time.Duration, made int) {
 	}
 }
 
-// TestMadeSlowly checks that a receiver of an export that takes long to make is told to come again, and gets it then.
-// Meanwhile nobody else gets one, nor does the same receiver for another copy. The error of an export that could not
-// be made is returned once.
-func TestMadeSlowly(t *testing.T) {
+// TestReceiverReturnsForASlowExport checks that a receiver of an export that takes long to make is told to come
+// again, and gets it then. Meanwhile nobody else gets one, nor does the same receiver for another copy. The error of
+// an export that could not be made is returned once.
+func TestReceiverReturnsForASlowExport(t *testing.T) {
 	l := newLink(t)
 	l.s.patience = time.Millisecond
 	opened, open := make(chan struct{}, 9), make(chan error)
@@ -538,10 +539,10 @@ func TestMadeSlowly(t *testing.T) {
 	}
 }
 
-// TestSourceWhoseDiskHangs checks that an export whose disk hangs while it is made, or read, is reported after
+// TestSourceWithAHungDisk checks that an export whose disk hangs while it is made, or read, is reported after
 // stalledAfter, and that every request is refused, with the name of the disk, until the disk goes on. The export
 // keeps its place although its receiver ends it.
-func TestSourceWhoseDiskHangs(t *testing.T) {
+func TestSourceWithAHungDisk(t *testing.T) {
 	for _, reading := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reading %v", reading), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { sourceHangs(t, reading) })

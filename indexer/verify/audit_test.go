@@ -53,8 +53,8 @@ func TestAuditCut(t *testing.T) {
 	}
 }
 
-// TestMoreDifferThanAreListed checks that copies beyond those in the list for the leader are counted.
-func TestMoreDifferThanAreListed(t *testing.T) {
+// TestUnlistedDifferencesAreCounted checks that copies beyond those in the list for the leader are counted.
+func TestUnlistedDifferencesAreCounted(t *testing.T) {
 	var d differing
 	var copies []index.CopyID
 	var found []finding
@@ -73,9 +73,9 @@ func TestMoreDifferThanAreListed(t *testing.T) {
 	}
 }
 
-// TestADocumentOfTwoKinds checks that the report of a copy counts documents that differ, whatever the kinds of their
-// differences.
-func TestADocumentOfTwoKinds(t *testing.T) {
+// TestDocumentWithTwoKindsOfDifferences checks that the report of a copy counts documents that differ, whatever the
+// kinds of their differences.
+func TestDocumentWithTwoKindsOfDifferences(t *testing.T) {
 	f := func(copy index.CopyID, id string, kind wire.DifferenceKind) finding {
 		return finding{copy: copy, Difference: v1.Difference{ID: id, Kind: kind}}
 	}

@@ -12,10 +12,10 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestADocumentAtTwoTimestamps checks documents that are compared again because they have changed in KV. Such a
+// TestDocumentAtTwoTimestamps checks documents that are compared again because they have changed in KV. Such a
 // document counts as one difference of each kind, and the list shows what was found last. If a kind no longer
 // applies, its difference says so. An auditor reports and repairs only what was found last.
-func TestADocumentAtTwoTimestamps(t *testing.T) {
+func TestDocumentAtTwoTimestamps(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		// what KV states and the copy does not contain: a key, a refused key, both, nothing; "?": unknown

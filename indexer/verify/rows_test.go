@@ -65,9 +65,9 @@ func TestVerifyIsLinearInTheKeysOfADocument(t *testing.T) {
 	}
 }
 
-// TestRowsBeyondThoseThatAreKept checks that a document with rows without an entry is counted once: when the document
-// is compared if some of the rows are kept, and otherwise at once.
-func TestRowsBeyondThoseThatAreKept(t *testing.T) {
+// TestRowsBeyondTheLimitAreCountedOnce checks that a document with rows without an entry is counted once: when the
+// document is compared if some of the rows are kept, and otherwise at once.
+func TestRowsBeyondTheLimitAreCountedOnce(t *testing.T) {
 	v, c, listed := tallied(10, 1<<20)
 	v.k, c.extras = few(4), verifyExtras-2
 	for _, x := range []struct {

@@ -8,9 +8,9 @@ import (
 	"tidemark/keyversion"
 )
 
-// TestAVerificationsVBucketEndsEarly checks that only the vbucket whose stream ended early is read again. The results
+// TestEarlyEndRestartsOnlyItsVBucket checks that only the vbucket whose stream ended early is read again. The results
 // of the others count, and they continue.
-func TestAVerificationsVBucketEndsEarly(t *testing.T) {
+func TestEarlyEndRestartsOnlyItsVBucket(t *testing.T) {
 	r := &sideRead{now: time.Now, id: 5, vbs: map[uint16]*vbRead{}, open: 2, bytes: &budget{left: 1 << 20},
 		done: make(chan struct{})}
 	for vb := range uint16(2) {
@@ -43,10 +43,10 @@ func TestAVerificationsVBucketEndsEarly(t *testing.T) {
 	}
 }
 
-// TestVerifyGoesOnAfterASync checks that a router that has lost a stream's connection continues at the newest SYNC
+// TestVerifyContinuesAfterASync checks that a router that has lost a stream's connection continues at the newest SYNC
 // that was taken, which may be beyond documents that are not of this index. That is no gap. A stream that begins
 // above it is a gap.
-func TestVerifyGoesOnAfterASync(t *testing.T) {
+func TestVerifyContinuesAfterASync(t *testing.T) {
 	r, v := &sideRead{open: 1}, &vbRead{stretch: stretch{to: 100}}
 	begin := func(start uint64) error {
 		return r.event(v, &keyversion.Event{Kind: keyversion.StreamBegin, Seqno: start,

@@ -109,9 +109,9 @@ func TestLongLink(t *testing.T) {
 	})
 }
 
-// TestWhoIsSilent checks that a peer that does not answer probes while another one does is found silent soon; that
-// one that answers, however slow the machine is, is not; and that every wait has an end.
-func TestWhoIsSilent(t *testing.T) {
+// TestSilentPeersAreFound checks that a peer that does not answer probes while another one does is found silent soon;
+// that one that answers, however slow the machine is, is not; and that every wait has an end.
+func TestSilentPeersAreFound(t *testing.T) {
 	const soon = 150 * time.Millisecond
 	for _, c := range []struct {
 		name             string
@@ -192,9 +192,9 @@ func TestShortWaitsCostNothing(t *testing.T) {
 	})
 }
 
-// TestStopsInTheMiddle checks that a peer that stops answering is found silent as soon as one that never answered,
-// except for the pause between two probes.
-func TestStopsInTheMiddle(t *testing.T) {
+// TestPeerThatStopsAnswering checks that a peer that stops answering is found silent as soon as one that never
+// answered, except for the pause between two probes.
+func TestPeerThatStopsAnswering(t *testing.T) {
 	in(t, map[string]time.Duration{"a": time.Millisecond, "b": time.Millisecond},
 		func(t *testing.T, n *town, d *Detector) {
 			stopped := make(chan time.Time, 1)
@@ -236,9 +236,9 @@ func TestEveryWaitIsReported(t *testing.T) {
 	})
 }
 
-// TestRest checks that a peer that is silent again and again is asked last for longer and longer, and that this
-// starts again after a while without silence. Silence before a wait does not count for it.
-func TestRest(t *testing.T) {
+// TestSilentPeersAreAskedLast checks that a peer that is silent again and again is asked last for longer and longer,
+// and that this starts again after a while without silence. Silence before a wait does not count for it.
+func TestSilentPeersAreAskedLast(t *testing.T) {
 	in(t, map[string]time.Duration{"a": never, "b": time.Millisecond}, func(t *testing.T, n *town, d *Detector) {
 		var rests []time.Duration
 		for range 7 {

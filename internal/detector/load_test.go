@@ -97,9 +97,9 @@ func TestLoadSpreads(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreNoQuickAnswers checks that a peer that refuses at once is not taken for an idle one; after a while
-// it is tried again.
-func TestRefusalsAreNoQuickAnswers(t *testing.T) {
+// TestRefusalsDoNotCountAsQuickAnswers checks that a peer that refuses at once is not taken for an idle one; after a
+// while it is tried again.
+func TestRefusalsDoNotCountAsQuickAnswers(t *testing.T) {
 	var l Load[string]
 	now := time.Unix(1000, 0)
 	for _, p := range []string{"serves", "refuses"} {

@@ -47,8 +47,8 @@ func TestPercentiles(t *testing.T) {
 	}
 }
 
-// TestLatenciesTravel checks that encoded counts, added again, are the same, and that invalid ones are ignored.
-func TestLatenciesTravel(t *testing.T) {
+// TestLatenciesRoundTrip checks that encoded counts, added again, are the same, and that invalid ones are ignored.
+func TestLatenciesRoundTrip(t *testing.T) {
 	var l, back Latencies
 	for _, took := range []time.Duration{0, time.Millisecond, time.Second, time.Hour} {
 		l.Note(took)
@@ -142,8 +142,8 @@ func TestIndexesOfOneBucket(t *testing.T) {
 	}
 }
 
-// TestQuestionsTravel checks queries with any bucket name.
-func TestQuestionsTravel(t *testing.T) {
+// TestQueriesRoundTrip checks queries with any bucket name.
+func TestQueriesRoundTrip(t *testing.T) {
 	for _, bucket := range []string{"", "world", "a&each=9 %"} {
 		q := wire.HistoryAsked{From: 7, Each: 2, Points: 5, Bucket: bucket}
 		if got, err := ParseQuery(httptest.NewRequest("GET", "/"+Query(q), nil)); err != nil || got != q {

@@ -124,8 +124,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestOneThatDoesNotStop checks that a child that continues after the grace is ended.
-func TestOneThatDoesNotStop(t *testing.T) {
+// TestUnresponsiveChildIsKilled checks that a child that continues after the grace is ended.
+func TestUnresponsiveChildIsKilled(t *testing.T) {
 	r, w := io.Pipe()
 	hopeless := make(chan struct{})
 	ctx := watch(t.Context(), r, time.Nanosecond, func() { close(hopeless) })

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestTheSampleIsWhole(t *testing.T) {
+func TestSampleIsComplete(t *testing.T) {
 	r, err := Open()
 	if err != nil {
 		t.Fatal(err)

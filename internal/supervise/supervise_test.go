@@ -107,9 +107,9 @@ func next[T any](t *testing.T, c <-chan T) T {
 	}
 }
 
-// TestAChildThatEnds checks that a child is restarted, that its reason is reported, and that the delay grows if it
-// ends at once again.
-func TestAChildThatEnds(t *testing.T) {
+// TestEndedChildIsRestarted checks that a child is restarted, that its reason is reported, and that the delay grows
+// if it ends at once again.
+func TestEndedChildIsRestarted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	c, done := child("3"), make(chan error, 1)
@@ -130,9 +130,9 @@ func TestAChildThatEnds(t *testing.T) {
 	}
 }
 
-// TestAChildThatIsKilled checks that a child is restarted as a new process after a second, later if it is killed
+// TestKilledChildIsRestarted checks that a child is restarted as a new process after a second, later if it is killed
 // again, and stops on request.
-func TestAChildThatIsKilled(t *testing.T) {
+func TestKilledChildIsRestarted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	c, done := child("waits"), make(chan error, 1)
@@ -177,8 +177,8 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestAChildThatDoesNotStop checks that a child is killed after its grace, and that this is reported.
-func TestAChildThatDoesNotStop(t *testing.T) {
+// TestUnresponsiveChildIsKilled checks that a child is killed after its grace, and that this is reported.
+func TestUnresponsiveChildIsKilled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	c, done := child("stubborn"), make(chan error, 1)
@@ -191,8 +191,8 @@ func TestAChildThatDoesNotStop(t *testing.T) {
 	}
 }
 
-// TestAChildThatWasRemoved checks that a removed child is not restarted.
-func TestAChildThatWasRemoved(t *testing.T) {
+// TestRemovedChildIsNotRestarted checks that a removed child is not restarted.
+func TestRemovedChildIsNotRestarted(t *testing.T) {
 	t.Parallel()
 	c := child(strconv.Itoa(errcode.ExitRemoved))
 	if err := c.Run(t.Context()); err != nil {

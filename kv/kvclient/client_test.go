@@ -488,7 +488,7 @@ func TestClosedClient(t *testing.T) {
 
 // Answers to another request than the pending one end the connection. They were once taken for several answers to one
 // request, and the connection blocked on the second one.
-func TestAnswersToAnotherQuestion(t *testing.T) {
+func TestAnswersToAnotherRequest(t *testing.T) {
 	srv := serve(t, &kvclienttest.Server{Handle: func(p *kvclienttest.Peer, f mcbp.Frame) bool {
 		f.Op = mcbp.OpStat
 		for range 3 {
@@ -537,9 +537,9 @@ func TestStat(t *testing.T) {
 	}
 }
 
-// TestCollectionOfANodeThatIsBehind checks that one node that has not received the manifest with a collection does
+// TestCollectionUnknownToAStaleNode checks that one node that has not received the manifest with a collection does
 // not decide that the collection does not exist, and that not all nodes are asked if it does not.
-func TestCollectionOfANodeThatIsBehind(t *testing.T) {
+func TestCollectionUnknownToAStaleNode(t *testing.T) {
 	var asked atomic.Int64
 	node := func(has bool) string {
 		return serve(t, &kvclienttest.Server{

@@ -67,9 +67,9 @@ func TestALargeRequestOverASlowLink(t *testing.T) {
 	}
 }
 
-// TestANodeThatHangsWhileItIsAsked checks that small requests acknowledged by the node's system are no sign of life
+// TestSmallRequestsDoNotHideAHungNode checks that small requests acknowledged by the node's system are no sign of life
 // of its process: one per second does not keep the connection open. All time is virtual.
-func TestANodeThatHangsWhileItIsAsked(t *testing.T) {
+func TestSmallRequestsDoNotHideAHungNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		conn := newConn(&Session{Conn: near}, "node", DefaultOpTimeout)
@@ -91,8 +91,8 @@ func TestANodeThatHangsWhileItIsAsked(t *testing.T) {
 	})
 }
 
-// TestARequestThatIsStillOnItsWay checks that bytes that the peer's system has not acknowledged count as not sent.
-func TestARequestThatIsStillOnItsWay(t *testing.T) {
+// TestUnacknowledgedBytesCountAsUnsent checks that bytes that the peer's system has not acknowledged count as not sent.
+func TestUnacknowledgedBytesCountAsUnsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		conn := newConn(&Session{Conn: near}, "node", DefaultOpTimeout)

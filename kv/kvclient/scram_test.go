@@ -85,9 +85,9 @@ func FuzzScramServerFirst(f *testing.F) {
 	})
 }
 
-// TestDerivedOnce checks that keys of a password are derived once per salt, and that the cache is bounded, whatever
-// identities log in and whatever a node answers.
-func TestDerivedOnce(t *testing.T) {
+// TestKeysAreDerivedOnce checks that keys of a password are derived once per salt, and that the cache is bounded,
+// whatever identities log in and whatever a node answers.
+func TestKeysAreDerivedOnce(t *testing.T) {
 	d := derivations{all: map[identity]*derivation{}}
 	id := identity{mechanism: mechSHA1, user: "user", password: "pencil", nonce: "fyko+d2lbbFgONRv9qkxdawL"}
 	proof := func(c *xdg.Client, salt string) string {

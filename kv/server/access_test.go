@@ -8,9 +8,9 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// TestWhatSeeingABucketIsEnoughFor: a user with any role in a bucket may learn where it is and which collections it
+// TestOperationsAllowedByAnyRole: a user with any role in a bucket may learn where it is and which collections it
 // has. Every other operation needs a right of its own: a new operation needs one, or must be listed here.
-func TestWhatSeeingABucketIsEnoughFor(t *testing.T) {
+func TestOperationsAllowedByAnyRole(t *testing.T) {
 	open := []mcbp.Opcode{mcbp.OpGetClusterConfig, mcbp.OpGetCollectionsManifest, mcbp.OpGetCollectionID,
 		mcbp.OpGetScopeID, mcbp.OpVerbosity, mcbp.OpSelectBucket}
 	never := []mcbp.Opcode{mcbp.OpDCPStreamEnd, mcbp.OpDCPSnapshotMarker, mcbp.OpDCPMutation, mcbp.OpDCPDeletion,

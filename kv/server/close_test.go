@@ -19,9 +19,9 @@ func (s slowly) Close() error {
 	return nil
 }
 
-// TestConnectionsAreClosedSideBySide: at the end of a server no connection waits for the closing of another one, nor
+// TestConnectionsAreClosedInParallel: at the end of a server no connection waits for the closing of another one, nor
 // does a caller that lists the server's connections meanwhile.
-func TestConnectionsAreClosedSideBySide(t *testing.T) {
+func TestConnectionsAreClosedInParallel(t *testing.T) {
 	t.Parallel()
 	const n = 3
 	s := &Server{conns: map[*conn]struct{}{}}

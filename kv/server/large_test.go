@@ -8,8 +8,8 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// TestLargeFramesEndWhereTheyEnd: a frame that exceeds the read buffer is read whole, with nothing of the next one.
-func TestLargeFramesEndWhereTheyEnd(t *testing.T) {
+// TestLargeFramesAreReadExactly: a frame that exceeds the read buffer is read whole, with nothing of the next one.
+func TestLargeFramesAreReadExactly(t *testing.T) {
 	sizes := []int{readBufferBytes - mcbp.HeaderSize, readBufferBytes - mcbp.HeaderSize + 1, readBufferBytes - 1,
 		readBufferBytes, readBufferBytes + 1, 4 * readBufferBytes, 4*readBufferBytes + 1, 1<<20 + 3}
 	near, far := net.Pipe()

@@ -288,7 +288,7 @@ func TestScopeEndsAtAReplicaInOneWalk(t *testing.T) {
 
 // The newest version of each collection stays, even if it is an old tombstone: its seqno is what a stream of the
 // collection has to reach.
-func TestHighOfACollectionStays(t *testing.T) {
+func TestNewestSeqnoOfACollectionIsKept(t *testing.T) {
 	w := newWorld(t, 1)
 	w.opts.PurgeAfter = time.Hour
 	w.restart(true)
@@ -331,7 +331,7 @@ func TestHighOfACollectionStays(t *testing.T) {
 
 // A write that is taken back leaves each collection its previous newest seqno; so does the end of a collection whose
 // last versions reached the log before the end was taken back.
-func TestHighOfACollectionAfterAFailedWrite(t *testing.T) {
+func TestNewestSeqnoOfACollectionAfterAFailedWrite(t *testing.T) {
 	w := newWorld(t, 1)
 	defer func() { _ = w.b.Close() }()
 	v := w.b.VBucket(0)

@@ -46,7 +46,7 @@ func (w *world) position(want string) {
 	}
 }
 
-func TestReplicaKeepsItsPlace(t *testing.T) {
+func TestReplicaKeepsItsPosition(t *testing.T) {
 	w := replicaWorld(t)
 	v := w.b.VBucket(0)
 	if err := v.Join(timestamp.FailoverLog{{VBUUID: 9, Seqno: 4}, {VBUUID: 5, Seqno: 0}}); err != nil {
@@ -234,7 +234,7 @@ func TestReplicatedVersionsTakenBack(t *testing.T) {
 
 // While a vbucket is emptied it accepts neither another state nor versions: otherwise it would be emptied as the
 // active copy, with acknowledged writes.
-func TestNothingBesideAReset(t *testing.T) {
+func TestResetExcludesOtherWrites(t *testing.T) {
 	w := replicaWorld(t)
 	defer func() { _ = w.b.Close() }()
 	v := w.b.VBucket(0)
@@ -363,7 +363,7 @@ func TestSeal(t *testing.T) {
 }
 
 // A replica without memory accepts what frees memory: deletions, and the end of a collection with the other events.
-func TestFullReplicaTakesWhatFreesIt(t *testing.T) {
+func TestFullReplicaAcceptsWhatFreesMemory(t *testing.T) {
 	w := replicaWorld(t)
 	w.opts.Quota = NewQuota(10_000)
 	w.restart(true)

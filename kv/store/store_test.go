@@ -714,7 +714,7 @@ func TestConcurrentWritersAndACrash(t *testing.T) {
 	}
 }
 
-func TestRunKeepsHouseAndStops(t *testing.T) {
+func TestRunDoesHousekeepingAndStops(t *testing.T) {
 	w := newWorld(t, 1)
 	_ = w.b.Close()
 	w.opts.Housekeep = time.Millisecond

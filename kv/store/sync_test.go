@@ -80,7 +80,7 @@ func (p *platter) crash(w *world) {
 
 // A successful sync after a failed one proves nothing. Writes are refused until everything acknowledged is in other
 // files, which are synced; then a crash of the machine loses none of it.
-func TestAFailedSyncIsMadeGood(t *testing.T) {
+func TestFailedSyncIsRepaired(t *testing.T) {
 	for _, sealed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("sealed %v", sealed), func(t *testing.T) {
 			w := newWorld(t, 2)
@@ -188,8 +188,9 @@ func TestAFailedSyncDoesNotFillTheDisk(t *testing.T) {
 	}
 }
 
-// TestSyncsWaitForNothing: what is written is synced even while compaction, or other housekeeping, does not end.
-func TestSyncsWaitForNothing(t *testing.T) {
+// TestSyncsDoNotWaitForHousekeeping: what is written is synced even while compaction, or other housekeeping, does not
+// end.
+func TestSyncsDoNotWaitForHousekeeping(t *testing.T) {
 	w := newWorld(t, 2)
 	w.opts.Housekeep = time.Millisecond
 	w.opts.Now = time.Now

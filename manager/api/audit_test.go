@@ -18,9 +18,9 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestRefusalsPushNothingOut checks that only some of many refusals in a second have lines, that a later line has the
-// number of the others, and that texts chosen by the sender are cut. All writes have lines.
-func TestRefusalsPushNothingOut(t *testing.T) {
+// TestRefusalsDoNotDisplaceAuditLines checks that only some of many refusals in a second have lines, that a later
+// line has the number of the others, and that texts chosen by the sender are cut. All writes have lines.
+func TestRefusalsDoNotDisplaceAuditLines(t *testing.T) {
 	var to bytes.Buffer
 	a := audit{to: &to, manager: "m1", log: hclog.NewNullLogger(), failed: func() { t.Error("a line cannot be written") }}
 	r := httptest.NewRequest(http.MethodGet, "/v1/"+strings.Repeat("ä", 5000), nil)

@@ -122,10 +122,10 @@ func vouchFor(t *testing.T, a *API) (ticket, token func() errcode.Code) {
 		ask(wire.TokenCheckPath, wire.TokenCheck{Token: secret, Remote: "10.0.0.9:1"}, g.checkToken)
 }
 
-// TestALongCallEndsWithTheRight checks that a long call ends, with the reason, when its user is changed or removed, or
-// when its manager cannot find out for a minute; that the call of an unchanged user continues, and that it leaves
-// nothing behind at its end.
-func TestALongCallEndsWithTheRight(t *testing.T) {
+// TestLongCallEndsWithItsPermission checks that a long call ends, with the reason, when its user is changed or
+// removed, or when its manager cannot find out for a minute; that the call of an unchanged user continues, and that
+// it leaves nothing behind at its end.
+func TestLongCallEndsWithItsPermission(t *testing.T) {
 	hash := "$argon2id$" // nobody asks for it
 	for _, tc := range []struct {
 		name  string
@@ -203,11 +203,11 @@ func TestALongCallEndsWithTheRight(t *testing.T) {
 	}
 }
 
-// TestALeaderThatStoodStill checks a manager that was stopped and continues: it believes that it leads until Raft has
-// found otherwise. Its user data must not count as current for longer than any other manager's, it must refuse no
+// TestResumedLeaderIsNotCurrent checks a manager that was stopped and continues: it believes that it leads until Raft
+// has found otherwise. Its user data must not count as current for longer than any other manager's, it must refuse no
 // user by it, and it must not confirm tickets and tokens to indexers and projectors, whose users may have been
 // removed meanwhile.
-func TestALeaderThatStoodStill(t *testing.T) {
+func TestResumedLeaderIsNotCurrent(t *testing.T) {
 	t.Parallel()
 	node, end := pair(t, 5*time.Second)
 	stood := time.Duration(0)

@@ -61,9 +61,9 @@ func replicated(t *testing.T) map[string]bool {
 	return names
 }
 
-// TestPassingCodes checks that codes that clients retry by themselves, or whose status blames the cluster, are not
+// TestTransientCodes checks that codes that clients retry by themselves, or whose status blames the cluster, are not
 // stored in the request ledger; with every other code of the state a retry gets the same answer.
-func TestPassingCodes(t *testing.T) {
+func TestTransientCodes(t *testing.T) {
 	names, passing, seen := replicated(t), 0, 0
 	for _, c := range errcode.All() {
 		if !names[strings.ReplaceAll(string(c.Code), "_", "")] {

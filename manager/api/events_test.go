@@ -30,9 +30,9 @@ func (s *slowReader) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// TestAWatcherThatTakesLittle checks that a snapshot may take any time while the watcher keeps accepting data and may
-// still watch.
-func TestAWatcherThatTakesLittle(t *testing.T) {
+// TestSlowWatcherGetsItsSnapshot checks that a snapshot may take any time while the watcher keeps accepting data and
+// may still watch.
+func TestSlowWatcherGetsItsSnapshot(t *testing.T) {
 	head, state := []byte("event: snapshot\n"), bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	for _, tc := range []struct {
 		name   string

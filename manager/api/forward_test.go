@@ -23,9 +23,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestAWriteThatTheLeaderHadIsUnknown lets a leader read a write from a reused connection and be killed. The
+// TestWriteReadByADeadLeaderIsUnknown lets a leader read a write from a reused connection and be killed. The
 // transport retries and is refused; the outcome of the write is unknown all the same.
-func TestAWriteThatTheLeaderHadIsUnknown(t *testing.T) {
+func TestWriteReadByADeadLeaderIsUnknown(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -100,10 +100,10 @@ func failure(t *testing.T, sent bool, err error) errcode.Code {
 	return p.Code
 }
 
-// TestAWriteWithoutAKeyBehindADeadLeader checks the moment after a leader's death, when the connection to it still
+// TestWriteWithoutAKeyIsNotSentToADeadLeader checks the moment after a leader's death, when the connection to it still
 // exists. A write without a key must not be sent on it, so that it is known not to be done, and waits for the next
 // leader.
-func TestAWriteWithoutAKeyBehindADeadLeader(t *testing.T) {
+func TestWriteWithoutAKeyIsNotSentToADeadLeader(t *testing.T) {
 	leader := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer leader.Close()
 	g := &ground{rpc: rpc.NewClient(1, nil), fresh: rpc.NewFreshClient(1, nil)}
@@ -173,9 +173,9 @@ func TestACutAnswerOfTheLeader(t *testing.T) {
 	}
 }
 
-// TestQuestionsDoNotWaitBehindForwards checks that, while the maximum number of slow calls is being forwarded to the
+// TestQueriesDoNotWaitBehindForwards checks that, while the maximum number of slow calls is being forwarded to the
 // leader, it can still be asked for its log index, without which no user is admitted, and for its health.
-func TestQuestionsDoNotWaitBehindForwards(t *testing.T) {
+func TestQueriesDoNotWaitBehindForwards(t *testing.T) {
 	over, arrived := make(chan struct{}), make(chan struct{}, forwardsAtOnce)
 	leader := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/stats" {
@@ -265,9 +265,9 @@ func TestVigil(t *testing.T) {
 	}
 }
 
-// TestADryRunWhoseLeaderGoes checks that a dry run, which has no effect, is retried or times out; a request that only
-// looks like one is a write.
-func TestADryRunWhoseLeaderGoes(t *testing.T) {
+// TestDryRunIsRetriedAtTheNextLeader checks that a dry run, which has no effect, is retried or times out; a request
+// that only looks like one is a write.
+func TestDryRunIsRetriedAtTheNextLeader(t *testing.T) {
 	a := over(&ground{})
 	tries := 0
 	for _, rt := range a.routes() {
@@ -309,9 +309,9 @@ func TestEveryCallIsBounded(t *testing.T) {
 	}
 }
 
-// TestAManagerIsNotCutOffAsItJoins checks that joining may take longer than other member changes, for slow
+// TestJoinMayTakeLonger checks that joining may take longer than other member changes, for slow
 // heartbeats.
-func TestAManagerIsNotCutOffAsItJoins(t *testing.T) {
+func TestJoinMayTakeLonger(t *testing.T) {
 	seen := 0
 	for _, waits := range []time.Duration{0, time.Minute, 2 * time.Minute} {
 		for _, rt := range over(&ground{cfg: Config{JoinTimeout: waits}}).routes() {
@@ -332,8 +332,8 @@ func TestAManagerIsNotCutOffAsItJoins(t *testing.T) {
 	}
 }
 
-// TestAManagerThatIsToJoinHangs checks that asking for its identity does not use up the time for adding it.
-func TestAManagerThatIsToJoinHangs(t *testing.T) {
+// TestHungJoiningManager checks that asking for its identity does not use up the time for adding it.
+func TestHungJoiningManager(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := members{&ground{rpc: rpc.NewClient(1, nil)}}
 		g.rpc.Wrap(func(http.RoundTripper) http.RoundTripper { return hangs{} })
@@ -354,8 +354,8 @@ func (hangs) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, ctx.Err()
 }
 
-// TestClientsKnowHowLong checks TimeoutOf for each call of users, for all forms of its path.
-func TestClientsKnowHowLong(t *testing.T) {
+// TestTimeoutOfEveryCall checks TimeoutOf for each call of users, for all forms of its path.
+func TestTimeoutOfEveryCall(t *testing.T) {
 	filled := regexp.MustCompile(`\{[^}]*\}`)
 	seen := 0
 	for _, rt := range over(&ground{}).routes() {

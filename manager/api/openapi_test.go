@@ -27,9 +27,9 @@ func TestContractIsOpenAPI(t *testing.T) {
 	}
 }
 
-// TestTheContractIsWhole checks that every public call of the router is documented, and every documented one is a
+// TestContractIsComplete checks that every public call of the router is documented, and every documented one is a
 // call.
-func TestTheContractIsWhole(t *testing.T) {
+func TestContractIsComplete(t *testing.T) {
 	doc, err := openapi3.NewLoader().LoadFromData(OpenAPI())
 	if err != nil {
 		t.Fatal(err)

@@ -87,9 +87,9 @@ func (x *indexerOf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"end":true,"rows":%d}`+"\n", x.rows)
 }
 
-// TestAnAnswerIsGoneOnWith checks that, whichever indexers are killed in the middle, the client gets each row once,
+// TestAnswerIsContinued checks that, whichever indexers are killed in the middle, the client gets each row once,
 // in order, and the end; if no indexer can continue it gets an error after whole lines. It gets no places.
-func TestAnAnswerIsGoneOnWith(t *testing.T) {
+func TestAnswerIsContinued(t *testing.T) {
 	long := strings.Repeat("x", mostHeld)
 	for name, c := range map[string]struct {
 		a, b  *indexerOf
@@ -164,9 +164,9 @@ func TestAnAnswerIsGoneOnWith(t *testing.T) {
 	}
 }
 
-// TestAnAnswerOfAnIndexThatIsReplaced checks that, if nothing was sent when the indexer is lost, and a split has
+// TestAnswerOfAReplacedIndex checks that, if nothing was sent when the indexer is lost, and a split has
 // given the name to another index meanwhile, the answer is that index's.
-func TestAnAnswerOfAnIndexThatIsReplaced(t *testing.T) {
+func TestAnswerOfAReplacedIndex(t *testing.T) {
 	lost := httptest.NewServer(&indexerOf{rows: 20, piece: 9, kills: []int{2, 2, 2, 2}})
 	defer lost.Close()
 	successor := &indexerOf{rows: 20, piece: 5}
@@ -199,8 +199,8 @@ func TestAnAnswerOfAnIndexThatIsReplaced(t *testing.T) {
 	checkRows(t, w.Body.String(), 20, "", false)
 }
 
-// TestAnAnswerOfAnIndexThatHasMoved checks that moved copies are not reported as a missing index.
-func TestAnAnswerOfAnIndexThatHasMoved(t *testing.T) {
+// TestAnswerOfAMovedIndex checks that moved copies are not reported as a missing index.
+func TestAnswerOfAMovedIndex(t *testing.T) {
 	for there, want := range map[bool]string{true: "has meanwhile moved to other " +
 		"indexers", false: "was meanwhile " +
 		"dropped or replaced"} {
@@ -233,9 +233,9 @@ func checkRows(t *testing.T, got string, rows int, tells errcode.Code, cut bool)
 	}
 }
 
-// TestAnIndexThatIsReadySinceJustNow checks that indexers that do not know the index yet are asked again, by scans
+// TestIndexUnknownToIndexersIsRetried checks that indexers that do not know the index yet are asked again, by scans
 // and by the sampling for a split.
-func TestAnIndexThatIsReadySinceJustNow(t *testing.T) {
+func TestIndexUnknownToIndexersIsRetried(t *testing.T) {
 	for code, again := range map[errcode.Code]bool{errcode.IndexNotReady: true, errcode.IndexNotHosted: true,
 		errcode.UnknownIndex: false} {
 		asked := 0
@@ -270,9 +270,10 @@ func TestAnIndexThatIsReadySinceJustNow(t *testing.T) {
 	}
 }
 
-// TestReadyAfterTheLeader checks that a scan through a manager waits, for as long as scans wait, if an indexer learns
-// only from the next leader that an index is ready, because the one that has decided it died at once.
-func TestReadyAfterTheLeader(t *testing.T) {
+// TestScanWaitsForReadinessFromTheNextLeader checks that a scan through a manager waits, for as long as scans wait,
+// if an indexer learns only from the next leader that an index is ready, because the one that has decided it died at
+// once.
+func TestScanWaitsForReadinessFromTheNextLeader(t *testing.T) {
 	for told, want := range map[time.Duration]int{scan.DefaultWait - time.Second: http.StatusOK,
 		scan.DefaultWait + time.Second: http.StatusConflict} {
 		began := time.Now()

@@ -9,9 +9,9 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestRequestsAreKnownByWhatWasSent checks that the same bytes are the same request, however a version interprets
+// TestRequestsAreIdentifiedByTheirBytes checks that the same bytes are the same request, however a version interprets
 // them; other bytes, another path, method or If-Match make another request.
-func TestRequestsAreKnownByWhatWasSent(t *testing.T) {
+func TestRequestsAreIdentifiedByTheirBytes(t *testing.T) {
 	hash := func(method, path, match, body string) [32]byte {
 		r := httptest.NewRequest(method, path, strings.NewReader(body))
 		r.Header.Set(HeaderKey, "k")

@@ -11,9 +11,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestAnIndexerThatHangsIsNamed checks that the others' scans are listed, and that an indexer that does not answer by
+// TestHungIndexerIsNamed checks that the others' scans are listed, and that an indexer that does not answer by
 // the deadline is named, as is one whose address refuses connections.
-func TestAnIndexerThatHangsIsNamed(t *testing.T) {
+func TestHungIndexerIsNamed(t *testing.T) {
 	t.Parallel()
 	lives := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.String() != "/v1/scans?running=7&slow=3" {
@@ -42,9 +42,9 @@ func TestAnIndexerThatHangsIsNamed(t *testing.T) {
 	}
 }
 
-// TestAScanIsCancelledWhereItIs checks that, of two indexers registered under one name, the one with the scan ends
+// TestScanIsCancelledAtItsIndexer checks that, of two indexers registered under one name, the one with the scan ends
 // it, also while the other one hangs.
-func TestAScanIsCancelledWhereItIs(t *testing.T) {
+func TestScanIsCancelledAtItsIndexer(t *testing.T) {
 	t.Parallel()
 	over := make(chan struct{})
 	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))
@@ -82,8 +82,8 @@ func TestAScanIsCancelledWhereItIs(t *testing.T) {
 	}
 }
 
-// TestSlowFromIsSaidToAll checks that all indexers are sent the threshold, also if one hangs, which is then named.
-func TestSlowFromIsSaidToAll(t *testing.T) {
+// TestSlowFromIsSentToAll checks that all indexers are sent the threshold, also if one hangs, which is then named.
+func TestSlowFromIsSentToAll(t *testing.T) {
 	t.Parallel()
 	over := make(chan struct{})
 	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))

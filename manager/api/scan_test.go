@@ -77,9 +77,9 @@ func TestTextsOfRefusals(t *testing.T) {
 	}
 }
 
-// TestALeaderThatDoesNotAnswerIsNone checks that a call that needs the leader's log index, such as a scan of an
+// TestSilentLeaderIsARetryableError checks that a call that needs the leader's log index, such as a scan of an
 // unknown index, gets a retryable error if the leader is gone or hangs; an error of the leader is passed on.
-func TestALeaderThatDoesNotAnswerIsNone(t *testing.T) {
+func TestSilentLeaderIsARetryableError(t *testing.T) {
 	a := New(Config{})
 	defer a.Close()
 	gone := httptest.NewServer(http.NotFoundHandler())

@@ -133,9 +133,9 @@ func TestVerdictCountsOmittedReasons(t *testing.T) {
 	}
 }
 
-// TestVerdictOnWhoIsAway checks that an offline indexer's reason has the command, and the uuid if another indexer has
-// its name.
-func TestVerdictOnWhoIsAway(t *testing.T) {
+// TestVerdictOnOfflineIndexers checks that an offline indexer's reason has the command, and the uuid if another
+// indexer has its name.
+func TestVerdictOnOfflineIndexers(t *testing.T) {
 	st := v1.Status{Indexers: []v1.IndexerStatus{{ID: "i1", UUID: "u1", Admin: "http://i1", State: "offline"},
 		{ID: "i3", UUID: "u3", Admin: "http://i3", State: "offline"},
 		{ID: "i3", UUID: "u4", Admin: "http://i3", State: "active"},

@@ -14,9 +14,9 @@ import (
 	"tidemark/streams"
 )
 
-// TestAPageOfStreamsAsksForItsBuckets checks that all pages of a listing together request each bucket's view about
+// TestPageOfStreamsRequestsItsBuckets checks that all pages of a listing together request each bucket's view about
 // once, and that each page counts the streams of every bucket.
-func TestAPageOfStreamsAsksForItsBuckets(t *testing.T) {
+func TestPageOfStreamsRequestsItsBuckets(t *testing.T) {
 	const many, vbuckets, limit = 20, 64, 100
 	var buckets []*statecontext.Bucket
 	now := &core.Status{}

@@ -93,8 +93,8 @@ func shows(r *http.Request, p tlsconf.Peer) *http.Request {
 	return r
 }
 
-// TestWhomACertificateStandsFor: only a user certificate authenticates the user with its id.
-func TestWhomACertificateStandsFor(t *testing.T) {
+// TestUserOfACertificate: only a user certificate authenticates the user with its id.
+func TestUserOfACertificate(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
 	before := w.state
@@ -181,8 +181,8 @@ func TestPasswordsAndTokens(t *testing.T) {
 	}
 }
 
-// TestARememberedPasswordIsTheUsers: a change or removal of the user takes effect at the next request.
-func TestARememberedPasswordIsTheUsers(t *testing.T) {
+// TestCachedPasswordFollowsTheUser: a change or removal of the user takes effect at the next request.
+func TestCachedPasswordFollowsTheUser(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
 	w.user("ann", statecontext.UserReads, "battery staple")
@@ -285,9 +285,9 @@ func TestStaleManagerRevealsNoNames(t *testing.T) {
 	}
 }
 
-// TestANewUserWhoHasTriedForLong: a user whom this state lacked, and who tried again and again, is admitted once the
-// state has the user, however it learned of the user.
-func TestANewUserWhoHasTriedForLong(t *testing.T) {
+// TestNewUserIsAdmittedAfterFailures: a user whom this state lacked, and who tried again and again, is admitted once
+// the state has the user, however it learned of the user.
+func TestNewUserIsAdmittedAfterFailures(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		w := newWorld(t)
 		w.user("root", statecontext.UserAdmin, "correct horse")
@@ -307,9 +307,9 @@ func TestANewUserWhoHasTriedForLong(t *testing.T) {
 	}
 }
 
-// TestWhatIsNewHereIsNotCounted: users, passwords and tokens that the state learns of only when they are used are
+// TestNewlyLearnedUsersAreNotCounted: users, passwords and tokens that the state learns of only when they are used are
 // admitted, and no failure is counted for them; a valid token is found however many invalid ones came.
-func TestWhatIsNewHereIsNotCounted(t *testing.T) {
+func TestNewlyLearnedUsersAreNotCounted(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
 	for i := range userBurst + 2 {
@@ -456,8 +456,8 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestStill: an identity that was accepted once is not accepted for ever.
-func TestStill(t *testing.T) {
+// TestAcceptedIdentityIsRechecked: an identity that was accepted once is not accepted for ever.
+func TestAcceptedIdentityIsRechecked(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
 	w.user("ann", statecontext.UserDDL, "battery staple")
@@ -496,7 +496,7 @@ func TestStill(t *testing.T) {
 	say("a certificate", &Identity{Name: "admin:x", Role: statecontext.UserAdmin}, true)
 }
 
-func TestHashesAreOfTheirForm(t *testing.T) {
+func TestHashFormat(t *testing.T) {
 	for _, p := range []string{"", "short", strings.Repeat("x", MaxPassword+1)} {
 		if _, err := HashPassword(p); !errors.Is(err, ErrPassword) || p != "" && strings.Contains(err.Error(), p) {
 			t.Errorf("%.10q: %v", p, err)

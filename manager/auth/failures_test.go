@@ -46,9 +46,9 @@ func TestCountsAreSmallAndAge(t *testing.T) {
 	}
 }
 
-// TestSessionsAreHeldUp: a user who begins session after session has to wait; other users do not, and wrong passwords
-// are counted separately.
-func TestSessionsAreHeldUp(t *testing.T) {
+// TestSessionsAreThrottled: a user who begins session after session has to wait; other users do not, and wrong
+// passwords are counted separately.
+func TestSessionsAreThrottled(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
 	w.user("ann", statecontext.UserReads, "battery staple")
@@ -169,9 +169,9 @@ func TestTurnsAreBounded(t *testing.T) {
 	}
 }
 
-// TestWhoGivesUpIsCounted: attempts cancelled before verification count as failed; otherwise their number would be
-// unlimited.
-func TestWhoGivesUpIsCounted(t *testing.T) {
+// TestCancelledAttemptsAreCounted: attempts cancelled before verification count as failed; otherwise their number
+// would be unlimited.
+func TestCancelledAttemptsAreCounted(t *testing.T) {
 	w := newWorld(t)
 	for range hashesAtOnce {
 		if err := w.a.slots.enter(t.Context(), "busy"); err != nil {

@@ -225,10 +225,10 @@ func (p hangingProbe) Join(ctx context.Context, addr string) error {
 	}
 }
 
-// TestPeersThatHangKeepNobodyFromACluster: of six addresses in --join all but the last hang. An empty node has
+// TestHungPeersDoNotDelayJoining: of six addresses in --join all but the last hang. An empty node has
 // requested to be added within the timeout of one request plus a fraction of a second per hanging peer, not after the
 // sum of all timeouts.
-func TestPeersThatHangKeepNobodyFromACluster(t *testing.T) {
+func TestHungPeersDoNotDelayJoining(t *testing.T) {
 	dir := need.Memory(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{t: t, name: "empty", dir: dir, addr: "empty", hub: newHub()}
@@ -253,9 +253,9 @@ func TestPeersThatHangKeepNobodyFromACluster(t *testing.T) {
 	})
 }
 
-// TestANodeWithoutAClusterAsks: a leader that is lost while it adds a node may leave the node only a term, which is
-// Raft state without a known cluster. The node requests to be added nevertheless.
-func TestANodeWithoutAClusterAsks(t *testing.T) {
+// TestNodeWithoutAClusterRequestsToJoin: a leader that is lost while it adds a node may leave the node only a term,
+// which is Raft state without a known cluster. The node requests to be added nevertheless.
+func TestNodeWithoutAClusterRequestsToJoin(t *testing.T) {
 	dir := need.Memory(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{t: t, name: "left", dir: dir, addr: "left", hub: newHub()}

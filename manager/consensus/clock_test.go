@@ -14,10 +14,10 @@ import (
 // applied.
 const clockSlack = 3 * time.Second
 
-// TestTheStatesTime: wall clocks are changed by days while leaders change and there are no writes for minutes. The
+// TestStateTime: wall clocks are changed by days while leaders change and there are no writes for minutes. The
 // state time advances with true time, and no faster, so that idle time counts and no remembered request ages by a
 // change of a wall clock.
-func TestTheStatesTime(t *testing.T) {
+func TestStateTime(t *testing.T) {
 	var ahead [3]atomic.Int64 // offsets of the wall clocks, in nanoseconds
 	tune := func(c *consensus.Config) {
 		own := &ahead[c.Name[1]-'1']
@@ -70,10 +70,10 @@ func TestTheStatesTime(t *testing.T) {
 	})
 }
 
-// TestNoWallClockForgetsAKey: managers restart with wall clocks that are days off, all of them or only the leader,
+// TestWallClocksDoNotExpireKeys: managers restart with wall clocks that are days off, all of them or only the leader,
 // and lead. Whatever the clocks show, the outcome of a recent request is remembered; it is forgotten once the
 // managers have been up for the configured time.
-func TestNoWallClockForgetsAKey(t *testing.T) {
+func TestWallClocksDoNotExpireKeys(t *testing.T) {
 	const age, slow = 15 * time.Minute, time.Minute
 	var ahead atomic.Int64
 	tune := func(c *consensus.Config) {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestAConnectionThatIsClosedHasComeToItsEnd: at an orderly stop the library logs no error for its connections.
-func TestAConnectionThatIsClosedHasComeToItsEnd(t *testing.T) {
+// TestClosedConnectionsAreNotErrors: at an orderly stop the library logs no error for its connections.
+func TestClosedConnectionsAreNotErrors(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -134,9 +134,9 @@ func waits(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestNotedBeforeItIsShown checks that what was acknowledged is in the file, a change of members, too, although the
-// file was neither synced nor closed.
-func TestNotedBeforeItIsShown(t *testing.T) {
+// TestCommitIsRecordedBeforeItIsShown checks that what was acknowledged is in the file, a change of members, too,
+// although the file was neither synced nor closed.
+func TestCommitIsRecordedBeforeItIsShown(t *testing.T) {
 	n := led(t, t.TempDir())
 	onDisk := func() position {
 		c, unread, err := openCommitted(n.cfg.committed(), n.ID(), n.disk, n.cfg.Logger)
@@ -164,9 +164,9 @@ func TestNotedBeforeItIsShown(t *testing.T) {
 	}
 }
 
-// TestLogWithoutWhatWasCommitted checks that a log that lacks an entry, or has another in its place, is not opened
+// TestLogThatLacksACommittedEntry checks that a log that lacks an entry, or has another in its place, is not opened
 // beside a record that has it; a record that cannot be read, or is older, refuses nothing.
-func TestLogWithoutWhatWasCommitted(t *testing.T) {
+func TestLogThatLacksACommittedEntry(t *testing.T) {
 	good := t.TempDir()
 	oneNode(t, good, 0)
 	opened := func(dir string) (*Node, error) {
@@ -248,9 +248,9 @@ func (h hung) WriteAt(b []byte, off int64) (int, error) {
 	return h.WriterAt.WriteAt(b, off)
 }
 
-// TestARecordThatHangs checks that a disk that hangs on the record counts as hung, as on the log: this node stops
+// TestHungCommitRecord checks that a disk that hangs on the record counts as hung, as on the log: this node stops
 // acting as leader, and what it shows goes on. When the disk is back, so is the node, and nothing is missing.
-func TestARecordThatHangs(t *testing.T) {
+func TestHungCommitRecord(t *testing.T) {
 	n := led(t, t.TempDir())
 	first, err := n.beginTerm(t.Context())
 	if err != nil {
@@ -295,9 +295,9 @@ type full struct{}
 
 func (full) WriteAt([]byte, int64) (int, error) { return 0, syscall.ENOSPC }
 
-// TestARecordThatCannotBeWritten: on a full disk what is committed is known until the process ends; that is said once.
+// TestUnwritableCommitRecord: on a full disk what is committed is known until the process ends; that is said once.
 // The next note after that makes up for all.
-func TestARecordThatCannotBeWritten(t *testing.T) {
+func TestUnwritableCommitRecord(t *testing.T) {
 	var said bytes.Buffer
 	path := filepath.Join(t.TempDir(), "committed")
 	c, _, err := openCommitted(path, "m1", newDisk(&Config{}), hclog.New(&hclog.LoggerOptions{Output: &said}))

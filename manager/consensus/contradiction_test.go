@@ -18,11 +18,11 @@ import (
 	"tidemark/manager/consensus"
 )
 
-// TestAFollowerThatForgot checks three servers of which one continues from an older copy of its folder, and elects
-// another one that never had what these two had committed. The third server, which has it in its state, does not
-// accept the others' entries in its place: it ends with the reason, and cannot be started again until a recovery makes
-// its history the cluster's.
-func TestAFollowerThatForgot(t *testing.T) {
+// TestFollowerWithAnOlderFolder checks three servers of which one continues from an older copy of its folder, and
+// elects another one that never had what these two had committed. The third server, which has it in its state, does
+// not accept the others' entries in its place: it ends with the reason, and cannot be started again until a recovery
+// makes its history the cluster's.
+func TestFollowerWithAnOlderFolder(t *testing.T) {
 	dir := need.Memory(t)
 	synctest.Test(t, func(t *testing.T) {
 		h, all := newHub(), make(servers, 3)
@@ -65,10 +65,11 @@ func TestAFollowerThatForgot(t *testing.T) {
 	})
 }
 
-// TestWhatWasCommittedBeforeARestart checks three servers that all stop after a write that one of them missed. Another
-// one continues from an older copy of its folder and elects that one, and what these two commit is not what was
-// acknowledged. The server that has it was killed or stopped meanwhile, and still does not accept theirs in its place.
-func TestWhatWasCommittedBeforeARestart(t *testing.T) {
+// TestCommittedEntriesAreKeptAfterARestart checks three servers that all stop after a write that one of them missed.
+// Another one continues from an older copy of its folder and elects that one, and what these two commit is not what
+// was acknowledged. The server that has it was killed or stopped meanwhile, and still does not accept theirs in its
+// place.
+func TestCommittedEntriesAreKeptAfterARestart(t *testing.T) {
 	for _, killed := range []bool{true, false} {
 		t.Run(map[bool]string{true: "killed", false: "stopped"}[killed], func(t *testing.T) {
 			dir := need.Memory(t)

@@ -103,10 +103,10 @@ func (p past) put(t *testing.T, s *server, last uint64, members raft.Configurati
 	}
 }
 
-// TestLogsThatDisagreeMeet: whatever a follower has before and after the state snapshot of a leader whose log begins
+// TestDivergedLogsConverge: whatever a follower has before and after the state snapshot of a leader whose log begins
 // there, it catches up after one refusal per uncommitted entry and one state snapshot. The library alone repeats some
 // of these snapshots and refusals for ever, without a pause (raft#697).
-func TestLogsThatDisagreeMeet(t *testing.T) {
+func TestDivergedLogsConverge(t *testing.T) {
 	for _, tc := range []struct {
 		name             string
 		leader, follower func(last uint64) past // last: last index common to all

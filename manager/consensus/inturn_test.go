@@ -77,8 +77,8 @@ func TestChangesEndInTime(t *testing.T) {
 	})
 }
 
-// TestARefusedJoinIsNone: a server whose registration is refused is not a member either.
-func TestARefusedJoinIsNone(t *testing.T) {
+// TestRefusedJoinAddsNoMember: a server whose registration is refused is not a member either.
+func TestRefusedJoinAddsNoMember(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
 		l, st := c.leader()
 		req := joins(fresh("m2"))
@@ -92,9 +92,9 @@ func TestARefusedJoinIsNone(t *testing.T) {
 	})
 }
 
-// TestNothingChangesBeforeItIsNoted: what a removal has to leave in the log is there before the members change; if it
-// is refused, they do not change. If only the leader stores anything, it is in the log nevertheless.
-func TestNothingChangesBeforeItIsNoted(t *testing.T) {
+// TestRemovalIsLoggedBeforeMembersChange: what a removal has to leave in the log is there before the members change;
+// if it is refused, they do not change. If only the leader stores anything, it is in the log nevertheless.
+func TestRemovalIsLoggedBeforeMembersChange(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 3)
 		l, st := c.leader()

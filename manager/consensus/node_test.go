@@ -190,7 +190,7 @@ func TestSnapshotIsInstalled(t *testing.T) {
 	})
 }
 
-func TestSetUpThatFailsHandsOn(t *testing.T) {
+func TestFailedSetupTransfersLeadership(t *testing.T) {
 	virtual(t, 3, nil, func(t *testing.T, _ *hub, all servers) {
 		l := all.leader()
 		l.stop()
@@ -234,7 +234,7 @@ func TestLoneLeaderTriesAgain(t *testing.T) {
 	all.propose(projector("p", "x"))
 }
 
-func TestGivenUpProposals(t *testing.T) {
+func TestAbandonedProposals(t *testing.T) {
 	virtual(t, 3, nil, func(t *testing.T, _ *hub, all servers) {
 		l := all.leader()
 		ctx, cancel := context.WithCancel(context.Background())

@@ -63,9 +63,9 @@ func (c *stewarded) grow(t *testing.T, fresh func(string) *server, n int) {
 	eventually(t, fmt.Sprint(n, " voters"), func() bool { v, _ := c.voters(t); return v == n })
 }
 
-// TestRemovedAsItGetsItsVote: a server that is removed while the steward, which waits for a hanging member, is about
+// TestRemovalDuringPromotion: a server that is removed while the steward, which waits for a hanging member, is about
 // to promote it does not become a member again.
-func TestRemovedAsItGetsItsVote(t *testing.T) {
+func TestRemovalDuringPromotion(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 3)
 		l, _ := c.leader()

@@ -12,8 +12,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestTogether checks which two entries one log may have.
-func TestTogether(t *testing.T) {
+// TestCompatibleEntries checks which two entries one log may have.
+func TestCompatibleEntries(t *testing.T) {
 	for _, tc := range []struct {
 		a, b position
 		want bool
@@ -60,9 +60,9 @@ func contradicted(t *testing.T, n *Node, names string) {
 	}
 }
 
-// TestCommittedMeanwhile checks that a leader's call that was checked before what it contradicts was committed replaces
-// nothing: no entry in the log, nor the state.
-func TestCommittedMeanwhile(t *testing.T) {
+// TestLateCallReplacesNothingCommitted checks that a leader's call that was checked before what it contradicts was
+// committed replaces nothing: no entry in the log, nor the state.
+func TestLateCallReplacesNothingCommitted(t *testing.T) {
 	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("m2-00000000"),
 		Addr: []byte("127.0.0.1:1")}
 	begun := func(t *testing.T) (*Node, position) {

@@ -134,9 +134,9 @@ func (l trimmed) DeleteRange(low, high uint64) error {
 	return l.InmemStore.DeleteRange(low, high)
 }
 
-// TestWhatTheLogHasMeanwhile checks that entries that a snapshot does not continue, while they are still in the log, do
-// not count as committed, and may be removed.
-func TestWhatTheLogHasMeanwhile(t *testing.T) {
+// TestEntriesBesideASnapshotAreNotCommitted checks that entries that a snapshot does not continue, while they are
+// still in the log, do not count as committed, and may be removed.
+func TestEntriesBesideASnapshotAreNotCommitted(t *testing.T) {
 	var store *snapshots
 	end, calls := position{7, 4}, 0
 	log := trimmed{raft.NewInmemStore(), func(low, high uint64) {

@@ -102,9 +102,9 @@ func virtualCluster(t *testing.T, test func(t *testing.T, h *hub, c *stewarded, 
 	})
 }
 
-// TestPromotionUnderSteps: the leader's wall clock is changed back and forth while a new server catches up. The
+// TestPromotionUnderClockSteps: the leader's wall clock is changed back and forth while a new server catches up. The
 // server is promoted when it is due.
-func TestPromotionUnderSteps(t *testing.T) {
+func TestPromotionUnderClockSteps(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
 		var ahead atomic.Int64
 		c.all[0].stop()
@@ -323,9 +323,9 @@ func TestForcedRemoval(t *testing.T) {
 	})
 }
 
-// TestOnlyTheLeaderAsks: the steward of a server that does not serve surveys no member. A request in the present term
-// would be taken for one of the leader's heartbeats, and the real leader would step down.
-func TestOnlyTheLeaderAsks(t *testing.T) {
+// TestOnlyTheLeaderSurveys: the steward of a server that does not serve surveys no member. A request in the present
+// term would be taken for one of the leader's heartbeats, and the real leader would step down.
+func TestOnlyTheLeaderSurveys(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 3)
 		l, _ := c.leader()
@@ -472,9 +472,9 @@ func TestNewAddressBesideASilentOne(t *testing.T) {
 	})
 }
 
-// TestACopyOfTheLeader: a second process with a copy of the leader's folder requests to join at its own address. It
-// is refused: the leader, which is alive, keeps its address.
-func TestACopyOfTheLeader(t *testing.T) {
+// TestCopyOfTheLeadersFolderIsRefused: a second process with a copy of the leader's folder requests to join at its
+// own address. It is refused: the leader, which is alive, keeps its address.
+func TestCopyOfTheLeadersFolderIsRefused(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 3)
 		l, st := c.leader()

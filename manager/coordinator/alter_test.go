@@ -71,8 +71,8 @@ func TestAlterKeepsAWholeCopy(t *testing.T) {
 	})
 }
 
-// TestTheTextSaysWhatWasAltered checks that the statement of an index matches the index after every alteration.
-func TestTheTextSaysWhatWasAltered(t *testing.T) {
+// TestStatementMatchesAlteredIndex checks that the statement of an index matches the index after every alteration.
+func TestStatementMatchesAlteredIndex(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
 		o := w.create("x", `kind = "a"`, 2, 0)
@@ -107,10 +107,10 @@ func TestTheTextSaysWhatWasAltered(t *testing.T) {
 	})
 }
 
-// TestAlterWithNodesOutlivesTheLeader ends the leader when an ALTER INDEX to other indexers is committed: the moves
+// TestAlterWithNodesSurvivesTheLeader ends the leader when an ALTER INDEX to other indexers is committed: the moves
 // have begun with it, so that the next leader carries them out, and a retry of the request gets the outcome. If the
 // rebalance cannot begin, the whole statement is refused.
-func TestAlterWithNodesOutlivesTheLeader(t *testing.T) {
+func TestAlterWithNodesSurvivesTheLeader(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
 		name := strings.Repeat("long", 25)
@@ -148,9 +148,9 @@ func TestAlterWithNodesOutlivesTheLeader(t *testing.T) {
 	})
 }
 
-// TestAlterThatMovesTooMuch checks that an ALTER INDEX with more moves than one rebalance can begin is refused with
+// TestTooLargeAlterIsRefused checks that an ALTER INDEX with more moves than one rebalance can begin is refused with
 // advice, and that one with fewer is not.
-func TestAlterThatMovesTooMuch(t *testing.T) {
+func TestTooLargeAlterIsRefused(t *testing.T) {
 	const replicas = 15
 	cluster := func(slices int) *rebalance.Cluster {
 		r := &rebalance.Cluster{}
@@ -181,9 +181,9 @@ func TestAlterThatMovesTooMuch(t *testing.T) {
 	}
 }
 
-// TestUntilKnownGoesByTheLeadersClock checks that untilKnown measures its wait by the leader's own clock, by which
+// TestUntilKnownUsesTheLeadersClock checks that untilKnown measures its wait by the leader's own clock, by which
 // the leader judges which components are online.
-func TestUntilKnownGoesByTheLeadersClock(t *testing.T) {
+func TestUntilKnownUsesTheLeadersClock(t *testing.T) {
 	now := time.Unix(1000, 0)
 	c := &Coordinator{cfg: Config{Now: func() time.Time { return now }, began: now}}
 	calls := 0

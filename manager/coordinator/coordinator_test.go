@@ -479,10 +479,10 @@ func TestStabilize(t *testing.T) {
 	})
 }
 
-// TestWhatScansWaitFor checks that promotions that scans wait for are delayed neither by writes of another bucket's
-// indexers nor by writes to copies that are being built, and that a bucket without waiting scans is not promoted more
-// often than usual.
-func TestWhatScansWaitFor(t *testing.T) {
+// TestPromotionsForScansAreNotDelayed checks that promotions that scans wait for are delayed neither by writes of
+// another bucket's indexers nor by writes to copies that are being built, and that a bucket without waiting scans is
+// not promoted more often than usual.
+func TestPromotionsForScansAreNotDelayed(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
 		w.bucket("other", "uuid-other")
@@ -839,9 +839,9 @@ func TestBuildOfAVersionFindsTheBucketAgain(t *testing.T) {
 	})
 }
 
-// TestBucketDoubted checks that a bucket that is being streamed is not removed because of a projector whose KV node
-// lacks it or has another one of its name.
-func TestBucketDoubted(t *testing.T) {
+// TestStreamedBucketIsNotRemoved checks that a bucket that is being streamed is not removed because of a projector
+// whose KV node lacks it or has another one of its name.
+func TestStreamedBucketIsNotRemoved(t *testing.T) {
 	for _, foreign := range []string{"none", "uuid-of-another-cluster"} {
 		inWorld(t, func(w *world) {
 			w.components(2)
@@ -863,8 +863,9 @@ func TestBucketDoubted(t *testing.T) {
 	}
 }
 
-// TestHostAway checks that a build whose host stays away, and that no other can take over, goes to error with advice.
-func TestHostAway(t *testing.T) {
+// TestBuildWithoutItsHostFails checks that a build whose host stays away, and that no other can take over, goes to
+// error with advice.
+func TestBuildWithoutItsHostFails(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
 		for _, n := range w.indexers {
@@ -897,9 +898,9 @@ func (w *world) hostAway(t *testing.T, id index.ID) {
 	w.until("error", 2*time.Minute, func() bool { return w.state(id) == index.Error })
 }
 
-// TestHostOfARefusedBuildAway checks the same for a build that is complete everywhere, but whose last step is refused
-// again and again.
-func TestHostOfARefusedBuildAway(t *testing.T) {
+// TestRefusedBuildWithoutItsHostFails checks the same for a build that is complete everywhere, but whose last step is
+// refused again and again.
+func TestRefusedBuildWithoutItsHostFails(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
 		refused := 0

@@ -136,10 +136,10 @@ func TestChangesOfPlacesKeepTheirOutcome(t *testing.T) {
 	})
 }
 
-// TestNotEveryProjectorIsAsked checks that, while other projectors cannot be asked, an answer that the bucket does
-// not exist is accepted only where nothing is lost by it: CREATE INDEX is refused with the projectors that could not
-// be asked. A restore and BUILD INDEX do not proceed as if KV had no such bucket.
-func TestNotEveryProjectorIsAsked(t *testing.T) {
+// TestMissingBucketNeedsAllProjectors checks that, while other projectors cannot be asked, an answer that the bucket
+// does not exist is accepted only where nothing is lost by it: CREATE INDEX is refused with the projectors that could
+// not be asked. A restore and BUILD INDEX do not proceed as if KV had no such bucket.
+func TestMissingBucketNeedsAllProjectors(t *testing.T) {
 	for _, silent := range []bool{true, false} { // else its KV node is silent
 		inWorld(t, func(w *world) {
 			w.components(1)
@@ -245,9 +245,9 @@ func TestABucketOfAnotherCluster(t *testing.T) {
 	})
 }
 
-// TestALostProjectorIsNotAsked checks that a projector that is lost, and was never removed, does not put in doubt
+// TestLostProjectorIsIgnored checks that a projector that is lost, and was never removed, does not put in doubt
 // whether KV has a bucket while others stream; one that merely does not answer does.
-func TestALostProjectorIsNotAsked(t *testing.T) {
+func TestLostProjectorIsIgnored(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
 		a := w.create("a", "", 2, 0)
@@ -274,9 +274,9 @@ func TestALostProjectorIsNotAsked(t *testing.T) {
 	})
 }
 
-// TestAKnownBucketNeedsNoSecondWord checks that a question about a bucket in the state does not wait for a hanging
+// TestKnownBucketNeedsOneAnswer checks that a question about a bucket in the state does not wait for a hanging
 // projector once another one has found the bucket.
-func TestAKnownBucketNeedsNoSecondWord(t *testing.T) {
+func TestKnownBucketNeedsOneAnswer(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
 		a := w.create("a", "", 2, 0)
@@ -295,10 +295,10 @@ func TestAKnownBucketNeedsNoSecondWord(t *testing.T) {
 	})
 }
 
-// TestWhoStandsBesideOneThatHangs checks that, while the only streaming projector hangs, another live one whose KV
+// TestProjectorBesideAHungOneAnswers checks that, while the only streaming projector hangs, another live one whose KV
 // node has vbuckets of a known bucket can tell that KV has a bucket. Its answer that there is none stays in doubt. A
 // projector that has reported no such vbuckets may be at another KV cluster, and is not asked.
-func TestWhoStandsBesideOneThatHangs(t *testing.T) {
+func TestProjectorBesideAHungOneAnswers(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.kv["world"].one, w.looks = true, true
 		p1, p2, p3 := w.projector("p1"), w.projector("p2"), w.projector("p3")

@@ -54,9 +54,9 @@ func (w *world) agree() {
 	}
 }
 
-// TestWhatIsHeldIsNotToldAgain checks that a new leader does not send an indexer the timestamp that its hello reports
-// to hold, and sends it to an indexer that holds another.
-func TestWhatIsHeldIsNotToldAgain(t *testing.T) {
+// TestHeldTimestampIsNotSentAgain checks that a new leader does not send an indexer the timestamp that its hello
+// reports to hold, and sends it to an indexer that holds another.
+func TestHeldTimestampIsNotSentAgain(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
 		o := w.create("a", "", 2, 1)
@@ -88,10 +88,10 @@ func TestWhatIsHeldIsNotToldAgain(t *testing.T) {
 	})
 }
 
-// TestDefinitionsTravelAsChanges checks that a component with a list is sent the changes since, ends with the same
+// TestDefinitionsAreSentAsChanges checks that a component with a list is sent the changes since, ends with the same
 // list as one that is sent the full list, and that a new leader sends nothing to a component that the former one has
 // brought up to date.
-func TestDefinitionsTravelAsChanges(t *testing.T) {
+func TestDefinitionsAreSentAsChanges(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
 		w.agree()
@@ -156,8 +156,8 @@ func TestDefinitionsTravelAsChanges(t *testing.T) {
 	})
 }
 
-// TestFormerStatesAreLetGo checks that the kept former definitions keep nothing else of those states in memory.
-func TestFormerStatesAreLetGo(t *testing.T) {
+// TestFormerStatesAreReleased checks that the kept former definitions keep nothing else of those states in memory.
+func TestFormerStatesAreReleased(t *testing.T) {
 	d := &definitions{}
 	former := func() weak.Pointer[statecontext.State] {
 		s := statecontext.New()
@@ -174,9 +174,9 @@ func TestFormerStatesAreLetGo(t *testing.T) {
 	}
 }
 
-// TestManagersTravelAsChanges checks that a new manager, which raises no revision, is sent to components that have an
+// TestManagersAreSentAsChanges checks that a new manager, which raises no revision, is sent to components that have an
 // earlier list with the next change, also by another leader, which has always known that manager.
-func TestManagersTravelAsChanges(t *testing.T) {
+func TestManagersAreSentAsChanges(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
 		w.agree()

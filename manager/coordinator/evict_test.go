@@ -12,9 +12,9 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestEvictionGoesOn ends leaders in the middle of a removal, and for a while offers no place for the remaining
-// copies. The next leader continues; meanwhile the removal is shown, and nothing is placed on the node.
-func TestEvictionGoesOn(t *testing.T) {
+// TestEvictionSurvivesLeaders ends leaders in the middle of a removal, and for a while offers no place for the
+// remaining copies. The next leader continues; meanwhile the removal is shown, and nothing is placed on the node.
+func TestEvictionSurvivesLeaders(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.settings = core.DefaultSettings()
 		w.settings.EvictBytes = 1 // one index at a time

@@ -10,8 +10,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestHeldIsToldOnce checks that an indexer gets the list of held timestamps only if it does not have it.
-func TestHeldIsToldOnce(t *testing.T) {
+// TestHeldListIsSentOnce checks that an indexer gets the list of held timestamps only if it does not have it.
+func TestHeldListIsSentOnce(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
 		o := w.create("by_name", "", 2, 0)

@@ -140,9 +140,9 @@ func (w *world) merged(limit time.Duration) time.Duration {
 	})
 }
 
-// TestNoMergeByItselfBesideARollback checks that no automatic merge begins while the bucket is rolled back, as the
+// TestNoAutomaticMergeBesideARollback checks that no automatic merge begins while the bucket is rolled back, as the
 // contents of its copies are unknown then. Afterwards slices must be small for the full time again.
-func TestNoMergeByItselfBesideARollback(t *testing.T) {
+func TestNoAutomaticMergeBesideARollback(t *testing.T) {
 	calmed(t, func(w *world, _ index.ID) {
 		w.refusing(func(c statecontext.Command) error {
 			if d, ok := c.Body.(*statecontext.SetRollbackStep); ok && d.From == statecontext.Started {
@@ -199,9 +199,9 @@ func TestMergeBesideASplit(t *testing.T) {
 	})
 }
 
-// TestNoMergeByItselfBesideASplit checks that no automatic merge begins while another index of the bucket is split.
+// TestNoAutomaticMergeBesideASplit checks that no automatic merge begins while another index of the bucket is split.
 // The reason is shown, and the merge begins afterwards.
-func TestNoMergeByItselfBesideASplit(t *testing.T) {
+func TestNoAutomaticMergeBesideASplit(t *testing.T) {
 	calmed(t, func(w *world, id index.ID) {
 		y := w.create("y", "", 3, 0)
 		w.until("READY", time.Minute, func() bool { return w.state(y.ID) == index.Maintenance })

@@ -140,9 +140,9 @@ func TestNamesThatMove(t *testing.T) {
 	})
 }
 
-// TestPlansAreMadeAnew checks that a request without IfMatch is not refused because the index has changed since it
+// TestRequestsAreReplanned checks that a request without IfMatch is not refused because the index has changed since it
 // was planned, and that one with IfMatch is.
-func TestPlansAreMadeAnew(t *testing.T) {
+func TestRequestsAreReplanned(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
 		o := w.create("x", "", 2, 1)
@@ -185,9 +185,9 @@ func TestPlansAreMadeAnew(t *testing.T) {
 	})
 }
 
-// TestCreateIsPlacedAnew removes an indexer on which a new index was about to be placed. The same request places the
+// TestCreateIsPlacedAgain removes an indexer on which a new index was about to be placed. The same request places the
 // copies on others.
-func TestCreateIsPlacedAnew(t *testing.T) {
+func TestCreateIsPlacedAgain(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
 		c, in := w.interrupt()

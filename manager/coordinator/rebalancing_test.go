@@ -469,9 +469,9 @@ func TestTheSourceOfAMoveHasTheLastCopy(t *testing.T) {
 	})
 }
 
-// TestNothingMovesToWhatIsRemoved checks that moves to an indexer that is being removed are given up: the old copy
+// TestNothingMovesToARemovedIndexer checks that moves to an indexer that is being removed are given up: the old copy
 // stays, and proposals do not repeat forever.
-func TestNothingMovesToWhatIsRemoved(t *testing.T) {
+func TestNothingMovesToARemovedIndexer(t *testing.T) {
 	inWorld(t, func(w *world) {
 		o := w.one(6, func(n *fakeIndexer) { n.never = true })
 		pair := w.create("pair", "", 2, 1) // it has no other place: the removal is stuck
@@ -575,9 +575,9 @@ func TestARefusedRebalanceChangesNothing(t *testing.T) {
 	})
 }
 
-// TestAPlanMarksWhatItWasMadeWith checks that a plan contains the indexers that it empties or lets serve again, and
+// TestPlanMarksItsIndexers checks that a plan contains the indexers that it empties or lets serve again, and
 // marks them when it is run; it is refused for other indexers.
-func TestAPlanMarksWhatItWasMadeWith(t *testing.T) {
+func TestPlanMarksItsIndexers(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.moving()
 		i2 := w.nodeOf("i2")
@@ -658,8 +658,9 @@ func TestRebalanceBesideASplit(t *testing.T) {
 	})
 }
 
-// TestNothingMovesByName checks that a rebalance that has nothing to move names the indexers that get no copies.
-func TestNothingMovesByName(t *testing.T) {
+// TestEmptyRebalanceNamesExcludedIndexers checks that a rebalance that has nothing to move names the indexers that
+// get no copies.
+func TestEmptyRebalanceNamesExcludedIndexers(t *testing.T) {
 	if why := whyBalanced(&rebalance.Plan{}); why != "the copies are balanced over all active indexers" {
 		t.Error(why)
 	}

@@ -124,10 +124,10 @@ func TestRemoveIndexer(t *testing.T) {
 	})
 }
 
-// TestARemovalComesAgain repeats a request whose answer was lost, perhaps to the next leader: the answer is that the
-// indexer is gone, and another indexer that has its name by then is left alone. A new request with that name is
-// refused.
-func TestARemovalComesAgain(t *testing.T) {
+// TestRetriedRemovalKeepsItsOutcome repeats a request whose answer was lost, perhaps to the next leader: the answer
+// is that the indexer is gone, and another indexer that has its name by then is left alone. A new request with that
+// name is refused.
+func TestRetriedRemovalKeepsItsOutcome(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
 		o := w.create("x", "", 6, 1)
@@ -163,9 +163,9 @@ func TestARemovalComesAgain(t *testing.T) {
 	})
 }
 
-// TestARemovalIsPlannedAnew changes definitions between the plan of a removal and its proposal. The removal is
+// TestRemovalIsReplanned changes definitions between the plan of a removal and its proposal. The removal is
 // planned for the new definitions, also under an Idempotency-Key, which still has one outcome.
-func TestARemovalIsPlannedAnew(t *testing.T) {
+func TestRemovalIsReplanned(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
 		o := w.create("x", "", 6, 1)

@@ -26,9 +26,9 @@ func (w *world) backup() *statecontext.Backup {
 	return b
 }
 
-// TestRestorePlanKnowsOrphans checks that orphans that the hosts of a restored index have reported are adopted, and
+// TestRestorePlanAdoptsOrphans checks that orphans that the hosts of a restored index have reported are adopted, and
 // that the index is built where there are none.
-func TestRestorePlanKnowsOrphans(t *testing.T) {
+func TestRestorePlanAdoptsOrphans(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
 		o := w.create("a", "", 2, 0)
@@ -61,9 +61,9 @@ func TestRestorePlanKnowsOrphans(t *testing.T) {
 	})
 }
 
-// TestARestoreIsOfItsBackup checks that a repeated restore has its first outcome, and that another one under its key
-// is refused and not reported as done.
-func TestARestoreIsOfItsBackup(t *testing.T) {
+// TestRetriedRestoreKeepsItsOutcome checks that a repeated restore has its first outcome, and that another one under
+// its key is refused and not reported as done.
+func TestRetriedRestoreKeepsItsOutcome(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
 		first := w.backup()

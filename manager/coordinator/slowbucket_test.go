@@ -51,9 +51,9 @@ func streamsIt(w *world, bucket string) bool {
 	return false
 }
 
-// TestRollbackHoldsNoOtherBucketUp checks that, while an indexer takes long to restore one bucket, it is polled for
+// TestRollbackDelaysNoOtherBucket checks that, while an indexer takes long to restore one bucket, it is polled for
 // positions of another one that has lost a stream.
-func TestRollbackHoldsNoOtherBucketUp(t *testing.T) {
+func TestRollbackDelaysNoOtherBucket(t *testing.T) {
 	inWorld(t, func(w *world) {
 		var restoring, polled atomic.Int32
 		over := make(chan struct{})
@@ -82,9 +82,9 @@ func TestRollbackHoldsNoOtherBucketUp(t *testing.T) {
 	})
 }
 
-// TestManyHangingBucketsHoldNoOtherUp lets KV answer no stream request of more buckets than a component carries out
+// TestManyHungBucketsDelayNoOther lets KV answer no stream request of more buckets than a component carries out
 // commands for at a time. A stream of one more bucket, lost after all of these, must begin again meanwhile.
-func TestManyHangingBucketsHoldNoOtherUp(t *testing.T) {
+func TestManyHungBucketsDelayNoOther(t *testing.T) {
 	inWorld(t, func(w *world) {
 		var hang []string
 		for i := range 2*sendsAtOnce + 1 {
@@ -123,9 +123,9 @@ func TestManyHangingBucketsHoldNoOtherUp(t *testing.T) {
 	})
 }
 
-// TestStartsHoldNoOtherBucketUp lets KV answer no stream request of one bucket; a lost stream of another one must
+// TestStartsDelayNoOtherBucket lets KV answer no stream request of one bucket; a lost stream of another one must
 // begin again meanwhile.
-func TestStartsHoldNoOtherBucketUp(t *testing.T) {
+func TestStartsDelayNoOtherBucket(t *testing.T) {
 	inWorld(t, func(w *world) {
 		var hung atomic.Int32
 		over := make(chan struct{})

@@ -11,9 +11,9 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestSplitOutlivesTheLeader ends the leader right after a split was committed: the successor is built like any
+// TestSplitSurvivesTheLeader ends the leader right after a split was committed: the successor is built like any
 // index, a retry gets the same successor, and the next leader makes it READY and drops the first.
-func TestSplitOutlivesTheLeader(t *testing.T) {
+func TestSplitSurvivesTheLeader(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
 		o := w.create("x", "", 2, 1)
@@ -120,9 +120,9 @@ func TestSplitThatFails(t *testing.T) {
 	})
 }
 
-// TestSplitOnIndexersThatAreLeft checks that an index that names its indexers is split and merged on those that
+// TestSplitOnRemainingIndexers checks that an index that names its indexers is split and merged on those that
 // remain once one of them has left for good.
-func TestSplitOnIndexersThatAreLeft(t *testing.T) {
+func TestSplitOnRemainingIndexers(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(4)
 		o, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: "x", Bucket: "world",
@@ -145,7 +145,7 @@ func TestSplitOnIndexersThatAreLeft(t *testing.T) {
 	})
 }
 
-func TestWhatASplitIsRefusedFor(t *testing.T) {
+func TestRefusedSplits(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
 		hash := w.create("hash", "", 600, 0)

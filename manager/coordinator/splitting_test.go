@@ -61,9 +61,9 @@ func (w *world) splits() func() *statecontext.SplitIndex {
 	return first.Load
 }
 
-// TestSplitsByItself checks that an index with a slice that has been too large for a while is split, the reason is
+// TestAutomaticSplit checks that an index with a slice that has been too large for a while is split, the reason is
 // shown, and the successor takes its name; then it rests for a while.
-func TestSplitsByItself(t *testing.T) {
+func TestAutomaticSplit(t *testing.T) {
 	bounded(t, func(w *world, zero *atomic.Uint64) {
 		o := w.create("x", "", 2, 1)
 		w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
@@ -100,9 +100,9 @@ func TestSplitsByItself(t *testing.T) {
 	})
 }
 
-// TestSplitsByItselfWait checks that no automatic split begins beside a rebalance or another split, and that a
+// TestAutomaticSplitsWait checks that no automatic split begins beside a rebalance or another split, and that a
 // cancelled or failed one is not begun again for a while, also by the next leader.
-func TestSplitsByItselfWait(t *testing.T) {
+func TestAutomaticSplitsWait(t *testing.T) {
 	bounded(t, func(w *world, zero *atomic.Uint64) {
 		x, y := w.create("x", "", 2, 0), w.create("y", "", 2, 0)
 		w.until("READY", 20*time.Second, func() bool {
@@ -146,9 +146,9 @@ func TestSplitsByItselfWait(t *testing.T) {
 	})
 }
 
-// TestRangesSplitByThemselves checks that a range is cut where its entries require it. If one leading key has most of
+// TestAutomaticSplitsOfRanges checks that a range is cut where its entries require it. If one leading key has most of
 // them, or if they cannot be read, nothing is begun, the reason is shown, and it is tried again later.
-func TestRangesSplitByThemselves(t *testing.T) {
+func TestAutomaticSplitsOfRanges(t *testing.T) {
 	bounded(t, func(w *world, zero *atomic.Uint64) {
 		var cuts atomic.Pointer[partition.Cuts]
 		var asked atomic.Int64
@@ -184,9 +184,9 @@ func TestRangesSplitByThemselves(t *testing.T) {
 	})
 }
 
-// TestSplitsByItselfLoseRaces checks that Apply refuses a split that was decided before, and would be committed
+// TestAutomaticSplitsLoseRaces checks that Apply refuses a split that was decided before, and would be committed
 // after, another operation began.
-func TestSplitsByItselfLoseRaces(t *testing.T) {
+func TestAutomaticSplitsLoseRaces(t *testing.T) {
 	bounded(t, func(w *world, zero *atomic.Uint64) {
 		x, y := w.create("x", "", 2, 0), w.create("y", "", 2, 0)
 		w.until("READY", 20*time.Second, func() bool {
@@ -229,10 +229,10 @@ func (w *world) named(name string) index.Definition {
 	return w.log.State().IndexByName("world", name).Definition
 }
 
-// TestMergesByItself checks that an index that was split automatically gets the requested number of slices back when
+// TestAutomaticMerge checks that an index that was split automatically gets the requested number of slices back when
 // they have been small for long, like by any split; not while its auto_split is false, which is shown, and no sooner
 // than the calm period is over. An index that was created with as many slices is left as it is.
-func TestMergesByItself(t *testing.T) {
+func TestAutomaticMerge(t *testing.T) {
 	bounded(t, func(w *world, zero *atomic.Uint64) {
 		for _, name := range []string{"i1", "i2"} {
 			n := w.indexers["http://"+name]
@@ -296,9 +296,9 @@ func TestMergesByItself(t *testing.T) {
 	})
 }
 
-// TestRangesMergeByThemselves checks that ranges are joined where the leader has found that they fit, also of
+// TestAutomaticMergesOfRanges checks that ranges are joined where the leader has found that they fit, also of
 // descending keys.
-func TestRangesMergeByThemselves(t *testing.T) {
+func TestAutomaticMergesOfRanges(t *testing.T) {
 	bounded(t, func(w *world, zero *atomic.Uint64) {
 		cuts := &partition.Cuts{Largest: 0.2, Values: []json.RawMessage{json.RawMessage(`"c"`), json.RawMessage(`"m"`),
 			json.RawMessage(`"t"`), json.RawMessage(`"x"`)}}

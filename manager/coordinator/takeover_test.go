@@ -9,9 +9,9 @@ import (
 	"tidemark/manager/coordinator/core"
 )
 
-// TestLateAnswerOpensNothingAnew checks that a projector that answers a new leader's hello after the start sequence
+// TestLateAnswerKeepsStreams checks that a projector that answers a new leader's hello after the start sequence
 // is unknown, not absent: none of its streams is opened anew, and the other projector's continue meanwhile.
-func TestLateAnswerOpensNothingAnew(t *testing.T) {
+func TestLateAnswerKeepsStreams(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		slow    time.Duration
@@ -66,9 +66,9 @@ func TestLateAnswerOpensNothingAnew(t *testing.T) {
 	}
 }
 
-// TestGoneSinceBeforeTheTerm checks that a projector that is gone when a leader begins is waited for until
+// TestProjectorLostBeforeTheTerm checks that a projector that is gone when a leader begins is waited for until
 // OfflineAfter, as at any other time, and no longer.
-func TestGoneSinceBeforeTheTerm(t *testing.T) {
+func TestProjectorLostBeforeTheTerm(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
 		o := w.create("a", "", 2, 1)
@@ -101,9 +101,9 @@ func TestGoneSinceBeforeTheTerm(t *testing.T) {
 	})
 }
 
-// TestLeaderAgainInItsOwnTerm checks that a leader whose disk hung steps down, and resumes in the same term if no
+// TestLeaderResumesInItsTerm checks that a leader whose disk hung steps down, and resumes in the same term if no
 // other manager could lead meanwhile. Its commands are then newer than all its earlier ones, however many those were.
-func TestLeaderAgainInItsOwnTerm(t *testing.T) {
+func TestLeaderResumesInItsTerm(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
 		o := w.create("a", "", 2, 1)

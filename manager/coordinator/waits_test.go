@@ -102,10 +102,10 @@ func TestSilentProjectorIsNamed(t *testing.T) {
 	})
 }
 
-// TestRefusalsOfStreamsAreTold checks that a projector that refuses to start streams is asked again after at most
+// TestStreamRefusalsAreReported checks that a projector that refuses to start streams is asked again after at most
 // some seconds, however long it has refused, and that the status shows its reason, also after another projector has
 // answered that it does not host the vbuckets.
-func TestRefusalsOfStreamsAreTold(t *testing.T) {
+func TestStreamRefusalsAreReported(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
 		p2 := w.projectors["http://p2"]

@@ -43,8 +43,8 @@ func TestTopics(t *testing.T) {
 	}
 }
 
-// TestRequestsThatCannotBe: an invalid request is refused before any stream begins.
-func TestRequestsThatCannotBe(t *testing.T) {
+// TestInvalidRequests: an invalid request is refused before any stream begins.
+func TestInvalidRequests(t *testing.T) {
 	bucket := func(name string, starts ...wire.StreamStart) wire.StreamBucket {
 		b := wire.StreamBucket{Bucket: name}
 		for _, s := range starts {

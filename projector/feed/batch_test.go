@@ -180,7 +180,7 @@ func openStreamsGivenUp(t *testing.T, why error) {
 }
 
 // A malformed consent ends the connection, and with it all waiting callers at once, including its own.
-func TestConsentThatCannotBeRead(t *testing.T) {
+func TestMalformedConsentEndsTheConnection(t *testing.T) {
 	for _, many := range []bool{false, true} {
 		n := startNode(t, func(p *kvclienttest.Peer, f mcbp.Frame) bool {
 			if f.Op == mcbp.OpDCPStreamReq {
@@ -208,7 +208,7 @@ func TestConsentThatCannotBeRead(t *testing.T) {
 
 // A node that is not silent, but leaves requests unanswered, is given up before the records of these requests grow
 // without bound.
-func TestANodeThatOwesTooMuch(t *testing.T) {
+func TestNodeWithTooManyUnansweredRequests(t *testing.T) {
 	n := startNode(t, func(_ *kvclienttest.Peer, f mcbp.Frame) bool { return f.Op == mcbp.OpDCPFailoverLog })
 	c := dial(t, config(n))
 	vbuckets := make([]uint16, 1024)
@@ -234,7 +234,7 @@ func TestANodeThatOwesTooMuch(t *testing.T) {
 
 // Many concurrent requests that need the node's map, which it does not send, all end: they do not wait for each
 // other's queries one by one.
-func TestTheMapIsAskedForTogether(t *testing.T) {
+func TestMapQueriesAreShared(t *testing.T) {
 	t.Parallel()
 	const many = 64
 	var silent atomic.Bool

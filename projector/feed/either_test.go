@@ -388,7 +388,7 @@ func TestMapChanges(t *testing.T) {
 }
 
 // If gocbcore permanently keeps another map than its node, its connection ends, so that there will be another.
-func TestAnotherMapForGood(t *testing.T) {
+func TestPermanentlyDifferentMapEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	var rev atomic.Int64
 	rev.Store(5)

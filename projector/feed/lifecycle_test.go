@@ -187,7 +187,7 @@ func TestNoStream(t *testing.T) {
 	}
 }
 
-func TestQuestions(t *testing.T) {
+func TestQueries(t *testing.T) {
 	stats := [][2]string{{"vb_3", "active"}, {"vb_3:uuid", "18446744073709551615"}, {"vb_3:high_seqno", "12"},
 		{"vb_3:purge_seqno", "4"}, {"vb_3:topology", "null"}, {"vb_5", "replica"}, {"uptime", "1"}, {"vb_x", "?"}}
 	n := startNode(t, func(p *kvclienttest.Peer, f mcbp.Frame) bool {

@@ -68,7 +68,7 @@ func TestVerdicts(t *testing.T) {
 }
 
 // After a majority was slow, no endpoint is dropped for a while, though those that wait for the slowest look fast.
-func TestAMajorityIsRemembered(t *testing.T) {
+func TestSlowMajorityIsRemembered(t *testing.T) {
 	j := testJudge(1, 2, 3)
 	j.heldAt(1, 0, time.Second)
 	j.heldAt(2, 0, time.Second)

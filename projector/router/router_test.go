@@ -143,7 +143,7 @@ func TestViewChoosesCopies(t *testing.T) {
 }
 
 // Copies join and leave between two mutations, in band; a new endpoint first gets a BEGIN without copies.
-func TestSwitchTellsWhoJoinsAndLeaves(t *testing.T) {
+func TestSwitchSendsJoinsAndLeaves(t *testing.T) {
 	f := newFixture(t, router.Config{}, maintenance(1))
 	f.begin(0, 1, view(t, 1, one(1, 1), one(2, 1)), 0)
 	f.must(f.topic.Mutation(t.Context(), 0, doc(1, "a", "x", "y")))
@@ -172,7 +172,7 @@ func TestSwitchTellsWhoJoinsAndLeaves(t *testing.T) {
 }
 
 // After a broken connection, StreamBegin has the position that the endpoint acknowledged, and the rest is sent again.
-func TestReconnectRepeatsFromTheAcknowledged(t *testing.T) {
+func TestReconnectResumesAtTheAcknowledgedPosition(t *testing.T) {
 	f := newFixture(t, router.Config{}, maintenance(2))
 	v := view(t, 1, one(1, 1))
 	f.begin(0, 1, v, 5)
@@ -259,7 +259,7 @@ func TestSlowEndpointThrottles(t *testing.T) {
 
 // An unreachable endpoint holds up no other: what exceeds its bound is dropped, and the first connection announces
 // that and where each vbucket continues, whatever has happened to it meanwhile.
-func TestUnreachableEndpointHoldsNobodyUp(t *testing.T) {
+func TestUnreachableEndpointDelaysNoOther(t *testing.T) {
 	f := newFixture(t, router.Config{QueueBytes: 64 << 10, ReservedBytes: 1 << 10}, maintenance(5))
 	f.tap.set(f.tap.refuse, "n1", true)
 	v := view(t, 1, one(1, 1, 2))
@@ -607,10 +607,10 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestWhatGathersIsUrged: data and Syncs of a maintenance stream gather until something urges them: a report to the
+// TestGatheredDataIsFlushed: data and Syncs of a maintenance stream gather until something urges them: a report to the
 // leader, a message that begins or ends a stream, a call that waits for room, or Drain. Data of other receivers than
 // indexers is not delayed.
-func TestWhatGathersIsUrged(t *testing.T) {
+func TestGatheredDataIsFlushed(t *testing.T) {
 	f := newFixture(t, router.Config{CalmLinger: time.Hour, QueueBytes: 16 << 10, ReservedBytes: 1 << 10}, maintenance(2))
 	v := view(t, 1, one(1, 1))
 	f.begin(0, 1, v, 0)

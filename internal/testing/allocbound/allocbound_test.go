@@ -51,9 +51,9 @@ func TestCheck(t *testing.T) {
 	kept = nil
 }
 
-// TestOneAmongMany checks that one input with an excessive allocation is found at any position among many that
-// allocate nearly as much as they may, and that nothing is reported without it.
-func TestOneAmongMany(t *testing.T) {
+// TestOneExcessiveInputIsFound checks that one input with an excessive allocation is found at any position among many
+// that allocate nearly as much as they may, and that nothing is reported without it.
+func TestOneExcessiveInputIsFound(t *testing.T) {
 	inputs := make([][]byte, 2*together+1)
 	for i := range inputs {
 		inputs[i] = []byte{byte(i)}

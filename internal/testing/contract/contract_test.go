@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestTheCheckerSees checks that what the document lacks is reported, and what it has is not.
-func TestTheCheckerSees(t *testing.T) {
+// TestCheckerReportsUndocumentedFields checks that what the document lacks is reported, and what it has is not.
+func TestCheckerReportsUndocumentedFields(t *testing.T) {
 	c, err := New()
 	if err != nil {
 		t.Fatal(err)

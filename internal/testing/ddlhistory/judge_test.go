@@ -84,9 +84,9 @@ func judge(t *testing.T, history []porcupine.Operation) {
 	t.Logf("drawn in %s", path)
 }
 
-// TestShortCutsChangeNothing checks on random histories, most of them nearly correct, that porcupine's verdict is the
+// TestShortcutsKeepTheVerdict checks on random histories, most of them nearly correct, that porcupine's verdict is the
 // same with and without the steps of linearizable.
-func TestShortCutsChangeNothing(t *testing.T) {
+func TestShortcutsKeepTheVerdict(t *testing.T) {
 	t.Parallel()
 	var good, bad int
 	for n := range uint64(20_000) {

@@ -8,8 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSame checks that two runs of a property draw the same values, unless a new seed per run was requested.
-func TestSame(t *testing.T) {
+// TestDrawsAreRepeatable checks that two runs of a property draw the same values, unless a new seed per run was
+// requested.
+func TestDrawsAreRepeatable(t *testing.T) {
 	if flag.Lookup("rapid.seed").Value.String() == "0" {
 		t.Skip("-rapid.seed 0")
 	}

@@ -361,9 +361,9 @@ func noneAlive(t *testing.T, pids []int) {
 	}
 }
 
-// TestDeferredIndexHoldsNothingUp checks that the copies of a deferred index, which no stream feeds, do not delay the
+// TestDeferredIndexDelaysNothing checks that the copies of a deferred index, which no stream feeds, do not delay the
 // stability timestamps and scans of other indexes, and that BUILD makes it ready.
-func TestDeferredIndexHoldsNothingUp(t *testing.T) {
+func TestDeferredIndexDelaysNothing(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()

@@ -39,11 +39,11 @@ func line(s *Sim, i int) string {
 // sharing is a rule that changes no behaviour.
 const sharing = "shared"
 
-// TestSharedAsAlone checks that copies that share one list of positions receive and do the same as with lists of
-// their own. It leaves out seeds in which the store writes less for copies that share.
-func TestSharedAsAlone(t *testing.T) {
+// TestSharedPositionsEqualOwnLists checks that copies that share one list of positions receive and do the same as
+// with lists of their own. It leaves out seeds in which the store writes less for copies that share.
+func TestSharedPositionsEqualOwnLists(t *testing.T) {
 	if !planted.Built {
-		if out, err := planted.Run(t, program(t), "-test.run=^TestSharedAsAlone$"); err != nil {
+		if out, err := planted.Run(t, program(t), "-test.run=^TestSharedPositionsEqualOwnLists$"); err != nil {
 			t.Errorf("%v\n%s", err, out)
 		}
 		return

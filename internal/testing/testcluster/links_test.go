@@ -155,9 +155,9 @@ func TestCutLinks(t *testing.T) {
 	answered(t, "all healed", ask(dial(), "6"))
 }
 
-// TestShut checks that an address that is shut resets its connections and that nothing listens there until it is open
-// again, and that others are not affected.
-func TestShut(t *testing.T) {
+// TestShutAddressResetsConnections checks that an address that is shut resets its connections and that nothing
+// listens there until it is open again, and that others are not affected.
+func TestShutAddressResetsConnections(t *testing.T) {
 	l, dial, listener := echoed(t)
 	old := dial()
 	answered(t, "before", ask(old, "1"))
@@ -177,9 +177,9 @@ func TestShut(t *testing.T) {
 	answered(t, "open again", ask(dial(), "4"))
 }
 
-// TestEndsArePassedOn checks that one side's end of stream arrives at the other, and that a stopped server is a
-// refused connection, not silence.
-func TestEndsArePassedOn(t *testing.T) {
+// TestEndsOfStreamsAreForwarded checks that one side's end of stream arrives at the other, and that a stopped server
+// is a refused connection, not silence.
+func TestEndsOfStreamsAreForwarded(t *testing.T) {
 	l, _, listener := echoed(t)
 	c, err := net.Dial("tcp", before(l, listener))
 	if err != nil {

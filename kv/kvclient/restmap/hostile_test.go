@@ -94,7 +94,7 @@ func TestForeignHosts(t *testing.T) {
 }
 
 // A manager that was removed from the cluster (404, 401) does not decide while another one is not ready.
-func TestWhoDecides(t *testing.T) {
+func TestRemovedManagerDoesNotDecide(t *testing.T) {
 	says := func(status int) string {
 		return manager(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
 	}

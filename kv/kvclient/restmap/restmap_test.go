@@ -249,7 +249,7 @@ func TestStream(t *testing.T) {
 }
 
 // A changed password takes effect with the next request.
-func TestPasswordOfEachQuestion(t *testing.T) {
+func TestPasswordIsReadPerRequest(t *testing.T) {
 	var now atomic.Value
 	now.Store("old")
 	at := manager(t, func(w http.ResponseWriter, r *http.Request) {

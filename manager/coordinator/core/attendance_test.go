@@ -189,9 +189,9 @@ func (s *terms) offline() (all []index.NodeID) {
 	return all
 }
 
-// TestRepairOutlivesLeaders checks that, with a new leader every 30 s, an indexer's copies are made anew when it has
+// TestRepairSurvivesLeaders checks that, with a new leader every 30 s, an indexer's copies are made anew when it has
 // been away for RepairAfter, whatever the leaders' clocks show, and that the remaining time is shown throughout.
-func TestRepairOutlivesLeaders(t *testing.T) {
+func TestRepairSurvivesLeaders(t *testing.T) {
 	s := indexersOf(t, 3)
 	s.pass(10 * time.Second)
 	s.there[1] = false
@@ -251,9 +251,9 @@ func TestARepairLogsExcludedIndexers(t *testing.T) {
 	}
 }
 
-// TestRepairOutlivesTheirProcesses checks the same with leaders that are killed: each next one has just started and
+// TestRepairSurvivesLeaderProcesses checks the same with leaders that are killed: each next one has just started and
 // reads the state's time from its disk. Nothing else is proposed.
-func TestRepairOutlivesTheirProcesses(t *testing.T) {
+func TestRepairSurvivesLeaderProcesses(t *testing.T) {
 	s := indexersOf(t, 3)
 	s.pass(10 * time.Second)
 	s.there[1] = false
@@ -272,9 +272,9 @@ func TestRepairOutlivesTheirProcesses(t *testing.T) {
 	}
 }
 
-// TestOnlyWhoWorksIsBack checks that an indexer is recorded as back only when it reports: not while a new leader has
-// not heard from it, nor when it only registers. Its absence is then forgotten.
-func TestOnlyWhoWorksIsBack(t *testing.T) {
+// TestOnlyReportingIndexerIsBack checks that an indexer is recorded as back only when it reports: not while a new
+// leader has not heard from it, nor when it only registers. Its absence is then forgotten.
+func TestOnlyReportingIndexerIsBack(t *testing.T) {
 	s := indexersOf(t, 3)
 	s.pass(5 * time.Second)
 	s.there[1] = false
@@ -373,9 +373,9 @@ func restoring(t *testing.T) *terms {
 	return s
 }
 
-// TestARestoreThatBringsNothingIsGivenUp checks that a restore is aborted when its sender has gone silently, and that
+// TestSilentRestoreIsAborted checks that a restore is aborted when its sender has gone silently, and that
 // one that keeps sending goes on for as long as it takes.
-func TestARestoreThatBringsNothingIsGivenUp(t *testing.T) {
+func TestSilentRestoreIsAborted(t *testing.T) {
 	s := restoring(t)
 	s.pass(9 * time.Minute)
 	s.commit(&statecontext.RestoreChunk{ID: "r1", Data: []byte{1}})

@@ -77,9 +77,9 @@ func TestCollectionGone(t *testing.T) {
 	}
 }
 
-// TestEachProjectorIsAskedForBuckets checks that projectors are asked in turn, however many there are and however
+// TestProjectorsAreAskedForBucketsInTurn checks that projectors are asked in turn, however many there are and however
 // long the interval is: one that cannot answer delays the others by its own turn only.
-func TestEachProjectorIsAskedForBuckets(t *testing.T) {
+func TestProjectorsAreAskedForBucketsInTurn(t *testing.T) {
 	commands := []statecontext.Body{
 		&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1, FormatLevel: statecontext.FormatLevel}, member("i1"),
 		&statecontext.SetBucket{Name: "b", UUID: "u", VBuckets: 4},
@@ -116,9 +116,9 @@ func TestEachProjectorIsAskedForBuckets(t *testing.T) {
 	}
 }
 
-// TestLostCollectionIsAskedForSoon checks that checks come more often while a collection is missing, and at the usual
-// interval once it is there again.
-func TestLostCollectionIsAskedForSoon(t *testing.T) {
+// TestMissingCollectionIsCheckedSooner checks that checks come more often while a collection is missing, and at the
+// usual interval once it is there again.
+func TestMissingCollectionIsCheckedSooner(t *testing.T) {
 	now := Now{MS: 1_000_000, WallMS: 1_000_000, State: stateOf(t,
 		&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1, FormatLevel: statecontext.FormatLevel}, member("i1"),
 		&statecontext.SetBucket{Name: "b", UUID: "u", VBuckets: 4},

@@ -100,8 +100,8 @@ func TestBuildsLeaveRoom(t *testing.T) {
 	}
 }
 
-// TestRoomIsGivenBack checks that an index's proposal counts no more when it has failed or the state shows it.
-func TestRoomIsGivenBack(t *testing.T) {
+// TestProposalSlotsAreReleased checks that an index's proposal counts no more when it has failed or the state shows it.
+func TestProposalSlotsAreReleased(t *testing.T) {
 	c := newCrowd(t, 4*MaxProposals)
 	var keys []string
 	for _, e := range c.lead.Step(c.now, Tick{}) {

@@ -130,9 +130,9 @@ func TestBucketGoneIsForgotten(t *testing.T) {
 	}
 }
 
-// TestWhoIsAskedForABucket checks that all projectors are asked in turn while the bucket is streamed, so that one
+// TestProjectorsAskedForABucket checks that all projectors are asked in turn while the bucket is streamed, so that one
 // with a wrong answer is logged, once until it finds the bucket; otherwise only those whose answers count.
-func TestWhoIsAskedForABucket(t *testing.T) {
+func TestProjectorsAskedForABucket(t *testing.T) {
 	s := newAsked(t)
 	turns := func() (who []index.ProjectorID) {
 		for range 4 {

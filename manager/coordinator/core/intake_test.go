@@ -122,9 +122,9 @@ func (g *greeted) held() uint64 { return g.lead.components.indexers[0].copies[1]
 
 func (g *greeted) state() streams.State { return g.lead.buckets.byName["b"].ledger.At(0).State }
 
-// TestNewsBetweenHelloAndStart checks that a report between a projector's hello and the leader's activation is not
-// lost: a stream that has ended must not count as running until the next full report.
-func TestNewsBetweenHelloAndStart(t *testing.T) {
+// TestReportBetweenHelloAndActivation checks that a report between a projector's hello and the leader's activation is
+// not lost: a stream that has ended must not count as running until the next full report.
+func TestReportBetweenHelloAndActivation(t *testing.T) {
 	g := greeting(t)
 	g.helloIndexer(1, 0)
 	g.hello("p1", 5, stream(true, 10, false))

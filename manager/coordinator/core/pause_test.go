@@ -204,8 +204,8 @@ func TestLeadersOwnPauseInARestore(t *testing.T) {
 	}
 }
 
-// TestTimesThatALeaderStoodStill checks that the total is kept when spans are merged.
-func TestTimesThatALeaderStoodStill(t *testing.T) {
+// TestTotalOfMergedPauses checks that the total is kept when spans are merged.
+func TestTotalOfMergedPauses(t *testing.T) {
 	var s stood
 	for i := range int64(3 * maxStood) {
 		s.add(span{1000 * i, 1000*i + 10})

@@ -12,9 +12,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestDefinitionsThatAreRefused checks that a component's refusal of definitions is logged, once per reason, and that
+// TestRefusedDefinitionsAreLogged checks that a component's refusal of definitions is logged, once per reason, and that
 // temporary failures are not.
-func TestDefinitionsThatAreRefused(t *testing.T) {
+func TestRefusedDefinitionsAreLogged(t *testing.T) {
 	l := newCrowd(t, 1).lead
 	var out bytes.Buffer
 	l.membership.log = hclog.New(&hclog.LoggerOptions{Output: &out})

@@ -13,8 +13,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestAPlanIsBegunInPieces checks that only as much of a plan is begun as one command carries.
-func TestAPlanIsBegunInPieces(t *testing.T) {
+// TestLargePlanBeginsInPieces checks that only as much of a plan is begun as one command carries.
+func TestLargePlanBeginsInPieces(t *testing.T) {
 	p, from := &rebalance.Plan{}, index.NodeID(1)
 	for i := range 30_000 {
 		p.Steps = append(p.Steps, rebalance.Step{Index: index.ID(1<<20 + i), Slice: 63, Old: index.CopyID(1<<34 + i),
@@ -47,9 +47,9 @@ func TestFilled(t *testing.T) {
 	}
 }
 
-// TestARepairThatWaitsHoldsNoneUp checks that a copy of a bucket whose KV is away waits for KV, while another
+// TestWaitingRepairDelaysNoOther checks that a copy of a bucket whose KV is away waits for KV, while another
 // indexer's copies of another bucket are made anew.
-func TestARepairThatWaitsHoldsNoneUp(t *testing.T) {
+func TestWaitingRepairDelaysNoOther(t *testing.T) {
 	s := indexersOf(t, 5)
 	s.pass(5 * time.Second)
 	s.state.do(&statecontext.SetBucket{Name: "sick", UUID: "u", VBuckets: 8})
@@ -81,9 +81,9 @@ func TestARepairThatWaitsHoldsNoneUp(t *testing.T) {
 	}
 }
 
-// TestATargetThatGoesEndsNoBuild checks that a step which moves a copy in backfill to an indexer that disappears is
+// TestLostTargetDoesNotEndABuild checks that a step which moves a copy in backfill to an indexer that disappears is
 // given up, and that the build, whose own indexers are alive, continues.
-func TestATargetThatGoesEndsNoBuild(t *testing.T) {
+func TestLostTargetDoesNotEndABuild(t *testing.T) {
 	s := buildersOf(t, 2)
 	s.exact = func(partition.Copy) bool { return false }
 	s.pass(20 * time.Second)
@@ -117,9 +117,9 @@ func TestATargetThatGoesEndsNoBuild(t *testing.T) {
 	}
 }
 
-// TestACopyThatWasNeverMadeGoesElsewhere checks a CREATE INDEX right after an indexer has died unnoticed: its copies
+// TestUncreatedCopyIsPlacedElsewhere checks a CREATE INDEX right after an indexer has died unnoticed: its copies
 // are placed elsewhere once it is offline, and the index is built; copies that the indexer has made stay its own.
-func TestACopyThatWasNeverMadeGoesElsewhere(t *testing.T) {
+func TestUncreatedCopyIsPlacedElsewhere(t *testing.T) {
 	s := indexersOf(t, 3)
 	s.exact = func(partition.Copy) bool { return true }
 	s.pass(20 * time.Second)
@@ -146,9 +146,9 @@ func TestACopyThatWasNeverMadeGoesElsewhere(t *testing.T) {
 	}
 }
 
-// TestABuildWhoseIndexerGoes checks that the copies that an absent indexer was building are built elsewhere, however
+// TestBuildOfALostIndexerMoves checks that the copies that an absent indexer was building are built elsewhere, however
 // long that takes, and the index becomes ready without it. An indexer that is back within 30 s continues.
-func TestABuildWhoseIndexerGoes(t *testing.T) {
+func TestBuildOfALostIndexerMoves(t *testing.T) {
 	s := buildersOf(t, 3)
 	exact := false
 	s.exact = func(partition.Copy) bool { return exact }
@@ -177,9 +177,9 @@ func TestABuildWhoseIndexerGoes(t *testing.T) {
 	}
 }
 
-// TestNoRebalanceIsCancelledForWhatWasNeverMade checks that an operator's rebalance continues, and that copies which
+// TestUncreatedCopiesDoNotCancelARebalance checks that an operator's rebalance continues, and that copies which
 // its steps give to an absent indexer wait for it as long as usual.
-func TestNoRebalanceIsCancelledForWhatWasNeverMade(t *testing.T) {
+func TestUncreatedCopiesDoNotCancelARebalance(t *testing.T) {
 	s := indexersOf(t, 3)
 	s.exact = func(partition.Copy) bool { return true }
 	s.pass(20 * time.Second)
@@ -202,9 +202,9 @@ func TestNoRebalanceIsCancelledForWhatWasNeverMade(t *testing.T) {
 	}
 }
 
-// TestACancelledRepairOfWhatWasNeverMade checks that a cancelled repair begins again when the indexer has been away
+// TestCancelledRepairOfUncreatedCopies checks that a cancelled repair begins again when the indexer has been away
 // for RepairAfter.
-func TestACancelledRepairOfWhatWasNeverMade(t *testing.T) {
+func TestCancelledRepairOfUncreatedCopies(t *testing.T) {
 	s := indexersOf(t, 3)
 	s.pass(20 * time.Second)
 	s.there[2] = false
@@ -228,9 +228,9 @@ func TestACancelledRepairOfWhatWasNeverMade(t *testing.T) {
 	}
 }
 
-// TestABuildThatIsQueuedElsewhere checks that a build does not fail while copies of it wait for their turn to be built
+// TestQueuedBuildDoesNotFail checks that a build does not fail while copies of it wait for their turn to be built
 // on other indexers, which takes as long as the copies before them take.
-func TestABuildThatIsQueuedElsewhere(t *testing.T) {
+func TestQueuedBuildDoesNotFail(t *testing.T) {
 	s := buildersOf(t, 3)
 	s.exact = func(partition.Copy) bool { return false }
 	var on []statecontext.Placement
@@ -255,9 +255,9 @@ func TestABuildThatIsQueuedElsewhere(t *testing.T) {
 	}
 }
 
-// TestABuilderThatComesBack checks that a build continues where it was when its indexer is back, although another
+// TestReturningBuilderContinues checks that a build continues where it was when its indexer is back, although another
 // indexer has begun to build what it had.
-func TestABuilderThatComesBack(t *testing.T) {
+func TestReturningBuilderContinues(t *testing.T) {
 	s := buildersOf(t, 4)
 	exact := map[index.CopyID]bool{}
 	s.exact = func(c partition.Copy) bool { return exact[c.ID] }
@@ -280,9 +280,9 @@ func TestABuilderThatComesBack(t *testing.T) {
 	}
 }
 
-// TestABuilderThatGoesToo checks that a copy of a build is placed once more if the indexer that builds it in the place
-// of a lost one is lost as well.
-func TestABuilderThatGoesToo(t *testing.T) {
+// TestSecondLostBuilderIsReplaced checks that a copy of a build is placed once more if the indexer that builds it in
+// the place of a lost one is lost as well.
+func TestSecondLostBuilderIsReplaced(t *testing.T) {
 	s := buildersOf(t, 4)
 	s.exact = func(partition.Copy) bool { return false }
 	s.pass(20 * time.Second)
@@ -302,10 +302,10 @@ func TestABuilderThatGoesToo(t *testing.T) {
 	}
 }
 
-// TestStepsThatHaveNotBegunGoElsewhere checks that steps of a repair that wait for their turn are given up when their
+// TestPendingStepsAreReplanned checks that steps of a repair that wait for their turn are given up when their
 // target goes, with the reason, and that their copies are planned anew on others at once, while what the target has
 // begun waits for it.
-func TestStepsThatHaveNotBegunGoElsewhere(t *testing.T) {
+func TestPendingStepsAreReplanned(t *testing.T) {
 	s := indexersOf(t, 4)
 	s.exact = func(partition.Copy) bool { return true }
 	var on []statecontext.Placement

@@ -8,9 +8,10 @@ import (
 	"tidemark/wire"
 )
 
-// TestAnotherAtTheAddress: a component at whose address another one has registered, or answers a new leader, is not
-// kept alive by what that one answers: it is greeted again, nothing is handed to it, and it is offline in time.
-func TestAnotherAtTheAddress(t *testing.T) {
+// TestReplacedComponentGoesOffline: a component at whose address another one has registered, or answers a new leader,
+// is not kept alive by what that one answers: it is greeted again, nothing is handed to it, and it is offline in
+// time.
+func TestReplacedComponentGoesOffline(t *testing.T) {
 	for _, first := range []bool{true, false} { // whether it has answered this leader before
 		g := greeting(t)
 		pushed := func(effects []Effect) (to []Receiver) {
@@ -69,10 +70,10 @@ func TestAnotherAtTheAddress(t *testing.T) {
 	}
 }
 
-// TestAnswersOfAnotherAreNotItsOwn checks that definitions that another process at a component's address has accepted,
-// before it registered there or after, do not count as this component's: it is handed them when it answers there
-// itself.
-func TestAnswersOfAnotherAreNotItsOwn(t *testing.T) {
+// TestAnswersOfAReplacementDoNotCount checks that definitions that another process at a component's address has
+// accepted, before it registered there or after, do not count as this component's: it is handed them when it answers
+// there itself.
+func TestAnswersOfAReplacementDoNotCount(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		g := greeting(t)
 		g.helloIndexer(1, 0)
@@ -126,10 +127,10 @@ func TestAnswersOfAnotherAreNotItsOwn(t *testing.T) {
 	}
 }
 
-// TestCommandsAreNewerAtAnAddressThatIsTakenOver checks that commands to a component are newer than everything that
+// TestCommandsAtAReusedAddressAreNewer checks that commands to a component are newer than everything that
 // was sent in this term to an earlier one at its address: its process may have received some of that, and refuses older
 // ones.
-func TestCommandsAreNewerAtAnAddressThatIsTakenOver(t *testing.T) {
+func TestCommandsAtAReusedAddressAreNewer(t *testing.T) {
 	s := indexersOf(t, 1)
 	var opened []Open
 	for _, uuid := range []string{"new1", "new2"} {

@@ -95,10 +95,10 @@ func TestPlacesChosenInARowDiffer(t *testing.T) {
 	}
 }
 
-// TestNothingIsPlacedOnWhoIsAway checks that a new leader places nothing on an indexer that was offline for the
+// TestNoCopiesOnOfflineIndexers checks that a new leader places nothing on an indexer that was offline for the
 // previous leader and has not answered this one, nor on one that has not answered in time, unless there are too few
 // others. An indexer that has answered is used, whatever is recorded.
-func TestNothingIsPlacedOnWhoIsAway(t *testing.T) {
+func TestNoCopiesOnOfflineIndexers(t *testing.T) {
 	commands := []statecontext.Body{&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1},
 		member("i1"), member("i2"), member("i3")}
 	away := &statecontext.NoteAbsences{}
@@ -161,10 +161,10 @@ func TestNothingIsPlacedOnWhoIsAway(t *testing.T) {
 	}
 }
 
-// TestWhoWasOfflineIsNotWaitedFor checks that a leader becomes active when all components have answered except those
+// TestOfflineComponentsAreNotAwaited checks that a leader becomes active when all components have answered except those
 // that were offline for the previous leader and did not answer the first attempt; it waits up to HelloWait for
 // others.
-func TestWhoWasOfflineIsNotWaitedFor(t *testing.T) {
+func TestOfflineComponentsAreNotAwaited(t *testing.T) {
 	for _, noted := range []bool{true, false} {
 		commands := []statecontext.Body{&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1}, member("i1"), member("i2")}
 		if first := stateOf(t, commands...).Indexer(0); noted {
@@ -229,9 +229,10 @@ func TestStepIsPure(t *testing.T) {
 	}
 }
 
-// TestPlacedOnWhoIsWell: a new index is placed on indexers that are well, as others may not be able to make its copies:
-// their disks are full, or hang. Where these are too few, or the statement names another, that one is taken, too.
-func TestPlacedOnWhoIsWell(t *testing.T) {
+// TestHealthyIndexersArePreferred: a new index is placed on indexers that are well, as others may not be able to make
+// its copies: their disks are full, or hang. Where these are too few, or the statement names another, that one is
+// taken, too.
+func TestHealthyIndexersArePreferred(t *testing.T) {
 	now := Now{MS: 1_000_000, WallMS: 1_000_000, State: stateOf(t,
 		&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1}, member("i1"), member("i2"), member("i3"))}
 	l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 2}, hclog.NewNullLogger(), now)

@@ -13,9 +13,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestComponentsThatAreNotReached checks that a component that reports but does not answer at its registered address
+// TestUnreachableComponents checks that a component that reports but does not answer at its registered address
 // is logged once, and shown in the status, when that has lasted; an absent component is not.
-func TestComponentsThatAreNotReached(t *testing.T) {
+func TestUnreachableComponents(t *testing.T) {
 	g := greeting(t)
 	var out bytes.Buffer
 	g.lead.membership.log = hclog.New(&hclog.LoggerOptions{Output: &out})

@@ -21,9 +21,9 @@ func needing(branch uint64, seqnos ...uint64) *Stabilize {
 	return w
 }
 
-// TestWantIsOfThoseWhoWait checks that projectors are asked for the highest seqnos that the waiting scans need, as
-// scans come and go, and that a slice already sent does not change.
-func TestWantIsOfThoseWhoWait(t *testing.T) {
+// TestWantedSeqnosFollowWaitingScans checks that projectors are asked for the highest seqnos that the waiting scans
+// need, as scans come and go, and that a slice already sent does not change.
+func TestWantedSeqnosFollowWaitingScans(t *testing.T) {
 	c := newCrowd(t, 0)
 	b := c.lead.buckets.byName["b"]
 	one, two, three := needing(7, 9, 0, 3, 0), needing(7, 8, 4, 0, 0), needing(7, 0, 0, 6, 0)

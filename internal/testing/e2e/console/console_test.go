@@ -172,7 +172,7 @@ func groups(b *browser) {
 }
 
 // expire makes the next request get the answer of a minute later, when the cursor's snapshot is no longer kept. That
-// the snapshot does expire is tested by TestCursorsEnd of package scan.
+// the snapshot does expire is tested by TestExpiredCursors of package scan.
 func expire(b *browser) {
 	b.t.Helper()
 	b.do(`(() => { const real = window.fetch;

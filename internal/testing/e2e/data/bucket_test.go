@@ -17,11 +17,11 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-// TestBucketDroppedAndMade drops a bucket and creates another one of its name with the calls that Couchbase
+// TestBucketDroppedAndRecreated drops a bucket and creates another one of its name with the calls that Couchbase
 // documents, while the KV cluster runs, before or after the indexers have learned of the drop. Scans of the old
 // bucket's indexes fail with BUCKET_GONE; CREATE INDEX on the new bucket works, and BUILD INDEX rebuilds the old
 // indexes: all have what the new bucket has, and nothing of the old one.
-func TestBucketDroppedAndMade(t *testing.T) {
+func TestBucketDroppedAndRecreated(t *testing.T) {
 	t.Parallel()
 	for _, feed := range []string{"native", "gocbcore"} {
 		t.Run(feed, func(t *testing.T) {

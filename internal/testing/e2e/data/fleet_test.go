@@ -76,9 +76,9 @@ func TestOneProjectorProcessForAllNodes(t *testing.T) {
 	harness.CheckFinal(ctx, t, c, w, m.Bucket)
 }
 
-// TestANodeThatHangsHoldsNoOtherUp checks that the indexes get the writes to a process's other nodes while one node
+// TestHungNodeDelaysNoOther checks that the indexes get the writes to a process's other nodes while one node
 // hangs, and that session scans continue after its failover, while it still hangs.
-func TestANodeThatHangsHoldsNoOtherUp(t *testing.T) {
+func TestHungNodeDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()

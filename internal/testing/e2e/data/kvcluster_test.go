@@ -18,9 +18,9 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestFailoverThatLoses fails a KV node over when the indexes already have writes that no replica has. The bucket is
+// TestFailoverWithLoss fails a KV node over when the indexes already have writes that no replica has. The bucket is
 // rolled back to the remaining branch, and every index equals what KV has then, while writes continue.
-func TestFailoverThatLoses(t *testing.T) {
+func TestFailoverWithLoss(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()

@@ -14,10 +14,10 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestRepairByItself kills one of three indexers for good while documents change. Without manual steps the other two
+// TestAutomaticRepair kills one of three indexers for good while documents change. Without manual steps the other two
 // rebuild its copies, no scan fails meanwhile or shows a wrong row, and nothing is left behind, not in its folder
 // either when it comes back at last.
-func TestRepairByItself(t *testing.T) {
+func TestAutomaticRepair(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()

@@ -14,10 +14,10 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestSessionsSeeNoPast slows one of two indexers down to a tenth of the time, so that its index lags behind the
+// TestSessionsNeverGoBack slows one of two indexers down to a tenth of the time, so that its index lags behind the
 // other's. What a client has seen in one index it also sees in the other, at any consistency; so does another session
 // that gets the token, by way of the manager; and a client sees its own write.
-func TestSessionsSeeNoPast(t *testing.T) {
+func TestSessionsNeverGoBack(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()

@@ -96,10 +96,10 @@ func (s *splitter) id(name string) index.ID {
 	return x.ID
 }
 
-// TestSplitsByThemselves sets the managers' limit of bytes per slice, and checks that indexes above it get more
+// TestAutomaticSplits sets the managers' limit of bytes per slice, and checks that indexes above it get more
 // slices, one index after the other, while documents change and scans by name continue: none fails, and each equals
 // the oracle's answer at its own timestamp. Watchers receive the cause.
-func TestSplitsByThemselves(t *testing.T) {
+func TestAutomaticSplits(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()

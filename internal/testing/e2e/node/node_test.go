@@ -303,9 +303,9 @@ func (s *site) gone(host string, children map[string]int) {
 	}
 }
 
-// TestTheCommandsOfThePage starts three nodes with TLS and users, by at most nine commands and a file of at most six
-// settings that is the same on all, and checks what the page says about a role, a node and a stop.
-func TestTheCommandsOfThePage(t *testing.T) {
+// TestCommandsOfTheOperationsPage starts three nodes with TLS and users, by at most nine commands and a file of at
+// most six settings that is the same on all, and checks what the page says about a role, a node and a stop.
+func TestCommandsOfTheOperationsPage(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	if len(s.page) > 9 || s.made > 6 {
