@@ -47,7 +47,7 @@ var programs struct {
 	err      error
 }
 
-// TestMain builds the programs only when a benchmark was asked for.
+// TestMain builds the programs only if a benchmark was requested.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if b := flag.Lookup("test.bench"); b != nil && b.Value.String() != "" {
@@ -93,7 +93,7 @@ func within(b *testing.B, d time.Duration) context.Context {
 	return ctx
 }
 
-// quantile returns the value below which a share q of them lies.
+// quantile returns the q-quantile of the values.
 func quantile(d []time.Duration, q float64) time.Duration {
 	if len(d) == 0 {
 		return 0
@@ -136,8 +136,8 @@ func (c *caller) call(ctx context.Context, method, url, key string, body []byte)
 	return b, err
 }
 
-// start runs `tidemark up` on a folder and waits until all components are registered and the bucket is: it becomes
-// known with the first DDL on it, which is made and undone here.
+// start runs `tidemark up` on a folder and waits until all components and the bucket are registered. The first DDL on
+// a bucket registers it, so start creates an index and drops it.
 func start(ctx context.Context, b *testing.B, dir string, args ...string) (*testcluster.Cluster, *client.Client) {
 	b.Helper()
 	up := testcluster.Start(b, dir, args...)
@@ -219,7 +219,7 @@ func roles(m *localcluster.Manifest) map[string][]int {
 	return r
 }
 
-// usage is processor time by role at a moment; the benchmark's own process is the generator.
+// usage is the processor time by role at one moment; the role of the benchmark's own process is generator.
 type usage struct {
 	at   time.Time
 	role map[string]time.Duration
@@ -236,9 +236,9 @@ func usageOf(m *localcluster.Manifest) usage {
 	return u
 }
 
-// report reports the processor time of each role since before, for each of n operations, in µs (n = seconds x 10,000:
-// in percent of one processor), and that of all other processes on this machine, in percent of one processor: if that
-// is much, latencies mean little.
+// report reports the processor time that each role has used since before, per operation, in µs (with n = seconds x
+// 10,000: in percent of one processor), and that of all other processes on this machine, in percent of one processor:
+// if the latter is high, latencies mean little.
 func (u usage) report(b *testing.B, before usage, n int, unit string) {
 	others := u.host - before.host
 	for role, d := range u.role {
@@ -249,7 +249,7 @@ func (u usage) report(b *testing.B, before usage, n int, unit string) {
 	b.ReportMetric(100*others.Seconds()/u.at.Sub(before.at).Seconds(), "others-%cpu")
 }
 
-// hostCPU is the time that all processors of the machine were not idle, so far.
+// hostCPU returns the time for which the machine's processors have been busy since it was started.
 func hostCPU() time.Duration {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -270,7 +270,7 @@ func hostCPU() time.Duration {
 // clockTick is the unit of /proc/PID/stat (USER_HZ, 100 on every Linux that Go runs on).
 const clockTick = 10 * time.Millisecond
 
-// processCPU is the user and system time of a process so far; 0 when it is gone.
+// processCPU returns the user and system time of a process, 0 if the process has ended.
 func processCPU(pid int) time.Duration {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -286,7 +286,7 @@ func processCPU(pid int) time.Duration {
 	return time.Duration(user+system) * clockTick
 }
 
-// rss is the resident memory of a process in bytes.
+// rss returns the resident memory of a process in bytes.
 func rss(pid int) (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -301,7 +301,7 @@ func rss(pid int) (int64, error) {
 	return 0, errors.New("no VmRSS")
 }
 
-// profile starts CPU profiles in all processes, when they are asked for, and returns what ends them.
+// profile starts CPU profiles in all processes, if profiles were requested, and returns the function that ends them.
 func profile(b *testing.B, m *localcluster.Manifest) (end func()) {
 	dir := os.Getenv(profileEnv)
 	if dir == "" {
@@ -313,7 +313,7 @@ func profile(b *testing.B, m *localcluster.Manifest) (end func()) {
 	}
 	signal := func(s syscall.Signal) {
 		for _, pid := range all {
-			_ = syscall.Kill(pid, s) // one that has gone has no profile
+			_ = syscall.Kill(pid, s) // the process may have ended: then it has no profile
 		}
 	}
 	signal(syscall.SIGUSR1)
@@ -323,7 +323,7 @@ func profile(b *testing.B, m *localcluster.Manifest) (end func()) {
 	}
 }
 
-// spawn starts a program that is ended by SIGTERM at the end of the benchmark, if not before by the function.
+// spawn starts a program, and ends it with SIGTERM at the end of the benchmark, or earlier by the returned function.
 func spawn(b *testing.B, path string, args ...string) (pid int, stop func()) {
 	b.Helper()
 	cmd := exec.Command(path, args...)
@@ -379,7 +379,7 @@ func awaitOK(ctx context.Context, b *testing.B, url string) {
 func mustJSON(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // a request of our own
+		panic(err) // cannot fail: the request is built here
 	}
 	return b
 }

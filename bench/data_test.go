@@ -17,13 +17,13 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// document makes a JSON document of about `size` bytes; name is what the index looks at.
+// document makes a JSON document of about `size` bytes; the index is on the field name.
 func document(size int, name string) []byte {
 	head := fmt.Sprintf(`{"kind":"bench","name":%q,"iso_country":"CH","elevation_ft":1416,"tags":["a","b"],"fill":"`, name)
 	return []byte(head + strings.Repeat("x", max(0, size-len(head)-2)) + `"}`)
 }
 
-// numbered is a source of n documents.
+// numbered returns a source of n documents.
 func numbered(n, size int) kvclient.Source {
 	i := 0
 	return func() (string, []byte, bool, error) {
@@ -35,13 +35,13 @@ func numbered(n, size int) kvclient.Source {
 	}
 }
 
-// kvClient is a client of its own of the cluster's KV nodes.
+// kvClient returns a new client of the cluster's KV nodes.
 func kvClient(ctx context.Context, b *testing.B, up *testcluster.Cluster) *kvclient.Client {
 	b.Helper()
 	return up.KV(ctx)
 }
 
-// countAll counts the entries at KV's present state.
+// countAll counts the entries of the index in KV's present state.
 func countAll(ctx context.Context, b *testing.B, c *client.Client, want int) {
 	b.Helper()
 	r, err := c.Count(ctx, client.Ref("world", "by_name"), v1.ScanRequest{Consistency: "session"})
@@ -53,10 +53,10 @@ func countAll(ctx context.Context, b *testing.B, c *client.Client, want int) {
 	}
 }
 
-// BenchmarkEndToEnd: documents stored through the KV protocol, with one index, until a session-consistent count shows
-// them all. Bar: 50,000 documents/s. The generator, its client and the KV nodes run on the same cores and are included;
-// the processor time of each role is beside it. Sub-benchmark "build" leaves the generator out: the index is created on
-// a bucket that is full.
+// BenchmarkEndToEnd measures the rate at which documents are stored through the KV protocol, with one index, until a
+// session-consistent count includes all of them. Bar: 50,000 documents/s. The generator, its client and the KV nodes
+// run on the same cores and are included; the processor time of each role is reported. Sub-benchmark "build" leaves
+// the generator out: the index is created on a bucket that is already full.
 func BenchmarkEndToEnd(b *testing.B) {
 	for _, size := range []int{256, 1024} {
 		b.Run(fmt.Sprintf("load/%dB", size), func(b *testing.B) {
@@ -96,10 +96,10 @@ func BenchmarkEndToEnd(b *testing.B) {
 	})
 }
 
-// freshKeys is how many documents the freshness load updates at random.
+// freshKeys is the number of documents that the freshness load updates at random.
 const freshKeys = 100_000
 
-// paced is a source of random updates at a rate per second, until ctx ends.
+// paced returns a source of random updates at a rate per second, until ctx ends.
 func paced(ctx context.Context, perSecond, size int) kvclient.Source {
 	const batch = 5 * time.Millisecond
 	r := rand.New(rand.NewPCG(1, 2))
@@ -170,8 +170,9 @@ func isShown(ctx context.Context, c *client.Client, name, id string) (bool, erro
 	return shown, rows.Err()
 }
 
-// BenchmarkFreshness: a session-consistent scan of one key while 100,000 documents of 1 KiB are updated at random, from
-// the acknowledgement of a write to the end of the scan that shows it. Bar: p99 < 100 ms at 10,000 writes/s.
+// BenchmarkFreshness measures session-consistent scans of one key while 100,000 documents of 1 KiB are updated at
+// random, from the acknowledgement of a write to the end of the scan that shows it. Bar: p99 < 100 ms at 10,000
+// writes/s.
 func BenchmarkFreshness(b *testing.B) {
 	for _, perSecond := range []int{0, 2000, 10_000} {
 		b.Run(fmt.Sprintf("%d/s", perSecond), func(b *testing.B) {
@@ -197,7 +198,7 @@ func BenchmarkFreshness(b *testing.B) {
 					loaded = time.Since(began)
 				})
 			}
-			time.Sleep(2 * time.Second) // into the steady state
+			time.Sleep(2 * time.Second) // reach the steady state
 			before, end := usageOf(up.Manifest()), profile(b, up.Manifest())
 			probing, done := context.WithTimeout(ctx, *freshFor)
 			defer done()
@@ -223,8 +224,8 @@ func BenchmarkFreshness(b *testing.B) {
 	}
 }
 
-// BenchmarkCreateIndex is the fixed part of CREATE INDEX: from the statement until the index is ready, on a bucket
-// without documents, and over ten. Each index is dropped before the next one.
+// BenchmarkCreateIndex measures the fixed cost of CREATE INDEX: the time from the statement until the index is ready,
+// on a bucket without documents, and on one with ten. Each index is dropped before the next one is created.
 func BenchmarkCreateIndex(b *testing.B) {
 	ctx := within(b, 10*time.Minute)
 	for b.Loop() {

@@ -24,7 +24,7 @@ type bare struct {
 	at    atomic.Int32
 }
 
-// cpu is the processor time of its processes so far.
+// cpu returns the processor time of its processes so far.
 func (r *bare) cpu() (sum time.Duration) {
 	for _, pid := range r.pids {
 		sum += processCPU(pid)
@@ -66,11 +66,11 @@ func startBare(ctx context.Context, b *testing.B) (*bare, func()) {
 	}
 }
 
-// bareBody is what the bare program replicates: as much as a CREATE sends.
+// bareBody is what the bare program replicates. It is as long as a CREATE command.
 var bareBody = mustJSON(createRequest("i_000000000000"))
 
-// op is one POST to the leader. A busy machine may make it lose its leadership: then the next one is looked for, and
-// the time counts.
+// op sends one POST to the leader. If the leader loses its leadership, as it may on a busy machine, op looks for the
+// next one, and that time counts.
 func (r *bare) op(ctx context.Context, c *caller) error {
 	return again(ctx, &r.at, len(r.nodes), func(at int) error {
 		_, err := c.call(ctx, "POST", r.nodes[at]+"/apply", "", bareBody)
@@ -78,7 +78,7 @@ func (r *bare) op(ctx context.Context, c *caller) error {
 	})
 }
 
-// again tries one server after the other, the one that answered last first, until one answers.
+// again tries one server after the other until one answers, beginning with the one that answered last.
 func again(ctx context.Context, last *atomic.Int32, servers int, try func(at int) error) error {
 	for {
 		at := last.Load()
@@ -99,14 +99,14 @@ func createRequest(name string) v1.CreateRequest {
 	return v1.CreateRequest{Name: name, Bucket: "world", IsPrimary: true, DeferBuild: true}
 }
 
-// ddl makes create / drop pairs at the leader, as a client does: each request has its Idempotency-Key, and is sent
-// again, to another manager, when it failed.
+// ddl creates and drops indexes at the leader, as a client does: each request has its Idempotency-Key, and is retried
+// at another manager if it fails.
 type ddl struct {
 	servers []string
 	at      *atomic.Int32
 	name    string
 	n       int
-	id      string // of the index that is to be dropped next
+	id      string // of the index to be dropped next
 }
 
 func (d *ddl) op(ctx context.Context, c *caller) error {
@@ -133,7 +133,7 @@ func (d *ddl) op(ctx context.Context, c *caller) error {
 	})
 }
 
-// run repeats op from n clients for a time and returns how long each took.
+// run repeats op from n clients for a time and returns the duration of each call.
 func run(ctx context.Context, b *testing.B, n int, d time.Duration,
 	op func(i int) func(context.Context, *caller) error) []time.Duration {
 	b.Helper()
@@ -168,11 +168,11 @@ func run(ctx context.Context, b *testing.B, n int, d time.Duration,
 	return all
 }
 
-// ddlFigures are the three measurements of a comparison.
+// ddlFigures holds the three measurements of a comparison.
 type ddlFigures struct{ product, alone, beside []time.Duration }
 
-// compareDDL measures the bare program alone, then the product, then the bare program beside the idle product (whose
-// reports and stability timestamps go on), in turns.
+// compareDDL measures in turns the bare program alone, the product, and the bare program beside the idle product
+// (whose reports and stability timestamps continue).
 func compareDDL(b *testing.B, clients int) (f ddlFigures) {
 	ctx := within(b, 3*time.Minute)
 	dir := b.TempDir()
@@ -206,8 +206,8 @@ func compareDDL(b *testing.B, clients int) (f ddlFigures) {
 	return f
 }
 
-// BenchmarkDDLSequential: one client, create / drop pairs with defer_build on a registered bucket, at the leader,
-// against POSTs to the bare program. Bar: p50 ≤ 1.15×.
+// BenchmarkDDLSequential measures create / drop pairs with defer_build on a registered bucket, from one client at the
+// leader, against POSTs to the bare program. Bar: p50 ≤ 1.15×.
 func BenchmarkDDLSequential(b *testing.B) {
 	f := compareDDL(b, 1)
 	p50 := quantile(f.product, 0.5)
@@ -219,7 +219,7 @@ func BenchmarkDDLSequential(b *testing.B) {
 	b.ReportMetric(float64(p50)/float64(quantile(f.beside, 0.5)), "ratio-beside")
 }
 
-// BenchmarkDDLParallel64: the same with 64 clients, operations per second. Bar: ≥ 0.8×.
+// BenchmarkDDLParallel64 measures the same with 64 clients, in operations per second. Bar: ≥ 0.8×.
 func BenchmarkDDLParallel64(b *testing.B) {
 	f := compareDDL(b, 64)
 	seconds := burst.Seconds() * float64(*rounds)
@@ -230,7 +230,7 @@ func BenchmarkDDLParallel64(b *testing.B) {
 	b.ReportMetric(float64(len(f.product))/float64(len(f.beside)), "ratio-beside")
 }
 
-// leaderFirst lists the managers' base URLs, the leader's first.
+// leaderFirst returns the managers' base URLs, the leader's first.
 func leaderFirst(ctx context.Context, b *testing.B, up *testcluster.Cluster, c *client.Client) []string {
 	b.Helper()
 	at, others := leaderEntry(ctx, b, up, c)

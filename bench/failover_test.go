@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	askEvery   = 5 * time.Millisecond   // between two questions to a survivor
-	askTimeout = 300 * time.Millisecond // of one question; a follower may be waiting for the one that was killed
-	settleFor  = 4 * time.Second        // after a manager is back, before the next one goes
+	askEvery   = 5 * time.Millisecond   // between two requests to a survivor
+	askTimeout = 300 * time.Millisecond // of one request; a follower may be waiting for the killed leader
+	settleFor  = 4 * time.Second        // between the return of a manager and the next kill
 	gapFor     = 3 * time.Second        // of DDL around a SIGTERM
 )
 
@@ -39,7 +39,7 @@ func streamCounters(ctx context.Context, b *testing.B, up *testcluster.Cluster) 
 	return connections, streams
 }
 
-// leaderEntry is the manager that leads, and the others.
+// leaderEntry returns the leading manager, and the others.
 func leaderEntry(ctx context.Context, b *testing.B, up *testcluster.Cluster,
 	c *client.Client) (at localcluster.ManagerEntry, others []string) {
 	b.Helper()
@@ -88,9 +88,9 @@ func nextDDL(ctx context.Context, c *caller, survivors []string, name string) er
 	}
 }
 
-// BenchmarkFailover kills the leader with SIGKILL, ten times: the time until a survivor accepts the next DDL (bar:
-// max < 1 s), and until a user's client, which tries all managers including the dead one, has its answer. There is an
-// index, and the KV nodes count DCP connections and streams: none may be opened again.
+// BenchmarkFailover kills the leader with SIGKILL, ten times, and measures the time until a survivor accepts the next
+// DDL (bar: max < 1 s), and until a user's client, which tries all managers including the dead one, has its answer.
+// There is an index, and the KV nodes count DCP connections and streams: none may be reopened.
 func BenchmarkFailover(b *testing.B) {
 	ctx := within(b, 10*time.Minute)
 	up, c := start(ctx, b, b.TempDir())
@@ -133,8 +133,8 @@ func BenchmarkFailover(b *testing.B) {
 	b.ReportMetric(float64(nowConnections-connections), "connections-reopened")
 }
 
-// BenchmarkStop ends the leader with SIGTERM, ten times: the longest time without an accepted DDL, from a client that
-// sends to a survivor without pause. Bar: < 250 ms.
+// BenchmarkStop ends the leader with SIGTERM, ten times, and measures the longest time without an accepted DDL, with
+// a client that sends to a survivor without pause. Bar: < 250 ms.
 func BenchmarkStop(b *testing.B) {
 	ctx := within(b, 10*time.Minute)
 	up, c := start(ctx, b, b.TempDir())

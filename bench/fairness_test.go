@@ -13,7 +13,7 @@ import (
 )
 
 // sessionScans repeatedly writes a document and requests it by a session-consistent scan, until ctx ends. It returns
-// the time of each scan; failed counts the scans with an error or without the document.
+// the duration of each scan; failed is the number of scans with an error or without the document.
 func sessionScans(ctx context.Context, b *testing.B, kv *kvclient.Client, c *client.Client) (took []time.Duration,
 	failed int) {
 	b.Helper()
@@ -42,7 +42,7 @@ func sessionScans(ctx context.Context, b *testing.B, kv *kvclient.Client, c *cli
 	return took, failed
 }
 
-// reportScans returns the middle, the p99 and the greatest of what scans took.
+// reportScans reports the median, the p99 and the maximum of the scans' durations.
 func reportScans(b *testing.B, when string, took []time.Duration, failed int) {
 	b.ReportMetric(ms(quantile(took, 0.5)), when+"-p50-ms")
 	b.ReportMetric(ms(quantile(took, 0.99)), when+"-p99-ms")
@@ -51,8 +51,9 @@ func reportScans(b *testing.B, when string, took []time.Duration, failed int) {
 	b.ReportMetric(float64(failed), when+"-failed")
 }
 
-// BenchmarkScansBesideABuild: session scans of a ready index while deferred indexes of its bucket are built on the same
-// indexer, from BUILD INDEX until the last of them is ready. Bar: p99 at most three times that of before, and 250 ms.
+// BenchmarkScansBesideABuild measures session scans of a ready index while deferred indexes of its bucket are built
+// on the same indexer, from BUILD INDEX until the last of them is ready. Bar: p99 at most three times the p99 before
+// the build, and 250 ms.
 func BenchmarkScansBesideABuild(b *testing.B) {
 	for _, indexes := range []int{10, 40} {
 		b.Run(fmt.Sprintf("%d-indexes", indexes), func(b *testing.B) {

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	starts   = 5               // clusters of managers that are started
+	starts   = 5               // clusters that are started
 	restFor  = 3 * time.Second // before memory is read
 	readsFor = 5 * time.Second
 )
 
-// BenchmarkLinearizableRead: GET of one index from one client, at the leader and at a follower. Bar: p50 ≤ 0.25 ms. A
-// stale read is beside it: what HTTP and JSON cost; and the bare program, which asks its followers too and answers
-// nothing.
+// BenchmarkLinearizableRead measures GET of one index from one client, at the leader and at a follower. Bar: p50 ≤
+// 0.25 ms. For comparison it measures a stale read, which shows the cost of HTTP and JSON, and the bare program,
+// which asks its followers too and returns nothing.
 func BenchmarkLinearizableRead(b *testing.B) {
 	ctx := within(b, 3*time.Minute)
 	up, c := start(ctx, b, b.TempDir())
@@ -57,8 +57,8 @@ func BenchmarkLinearizableRead(b *testing.B) {
 	usageOf(up.Manifest()).report(b, before, int(4*readsFor.Seconds()*10_000), "%cpu")
 }
 
-// BenchmarkStart starts three empty managers: the time from the first exec until all are ready (bar: < 1 s), and what a
-// manager holds in memory then (bar: < 40 MB).
+// BenchmarkStart starts three empty managers and measures the time from the first exec until all are ready (bar: < 1
+// s), and the memory of a manager then (bar: < 40 MB).
 func BenchmarkStart(b *testing.B) {
 	ctx := within(b, 5*time.Minute)
 	exe := testcluster.Binary(b)
@@ -97,8 +97,8 @@ func BenchmarkStart(b *testing.B) {
 	b.ReportMetric(float64(most)/1e6, "manager-RSS-MB")
 }
 
-// BenchmarkIdle is the processor time of an unused cluster with one empty index: reports, heartbeats, stability
-// timestamps, by role in per cent of one processor. No bar.
+// BenchmarkIdle measures the processor time of an unused cluster with one empty index (reports, heartbeats, stability
+// timestamps), by role, in percent of one processor. It has no bar.
 func BenchmarkIdle(b *testing.B) {
 	ctx := within(b, 3*time.Minute)
 	up, c := start(ctx, b, b.TempDir())

@@ -14,23 +14,23 @@ import (
 	"testing"
 )
 
-// figure is a number that a package's benchmark prints: Benchmark is its name without the prefix, Unit the name of the
-// metric.
+// figure identifies a number that a package's benchmark prints: Benchmark is the name without its prefix, Unit the
+// name of the metric.
 type figure struct{ benchmark, unit string }
 
-// measure is one line of docs/performance.md that a package's own benchmarks give.
+// measure is one line of docs/performance.md whose figure comes from a package's own benchmarks.
 type measure struct {
 	name string
 	pkg  string   // folder
 	run  string   // pattern for -bench
 	args []string // further arguments of go test
 	of   figure
-	over figure // divided by this, of the same run, when set
-	// The bar: of (or of / over) must be at most, or at least, this. 0: no bar, a figure to know.
+	over figure // divisor, from the same run, if set
+	// The limit of the figure, or of the quotient. 0: there is no bar, the figure is for information.
 	atMost, atLeast float64
 }
 
-// packageMeasures are all of them, from the bottom of the data way up.
+// packageMeasures lists all of them, from the bottom of the data way up.
 var packageMeasures = []measure{
 	{name: "feed-against-gocbcore", pkg: "projector/feed", run: "^BenchmarkAgainstRivals$/^1024B$",
 		of: figure{"AgainstRivals/1024B", "gocbcore/native"}, atLeast: 4},
@@ -94,7 +94,7 @@ func (m *measure) command() []string {
 	return append([]string{"go", "test", "../" + m.pkg, "-run", "^$", "-count", "1", "-bench", m.run}, m.args...)
 }
 
-// verdict returns whether a value meets the bar, as text.
+// verdict returns the text that says whether a value meets the bar.
 func (m *measure) verdict(v float64) string {
 	switch {
 	case m.atMost > 0 && v > m.atMost:
@@ -134,7 +134,7 @@ func BenchmarkPackages(b *testing.B) {
 			}
 			b.Logf("%s: %.4g, %s", m.name, v, m.verdict(v))
 			b.ReportMetric(v, m.of.unit)
-			b.ReportMetric(0, "ns/op") // the run itself is of no interest
+			b.ReportMetric(0, "ns/op") // the duration of the run itself is not a figure
 		})
 	}
 }
@@ -180,7 +180,7 @@ PASS`
 	}
 }
 
-// TestPackageMeasuresExist: the table names benchmarks that there are, and names each line once.
+// TestPackageMeasuresExist checks that the table names existing benchmarks, and names each line once.
 func TestPackageMeasuresExist(t *testing.T) {
 	functions := map[string][]string{}
 	seen := map[string]bool{}

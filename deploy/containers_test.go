@@ -18,14 +18,14 @@ import (
 	"tidemark/internal/testing/testcluster"
 )
 
-// Ports of a node, as docs/operations.md has them; the test of its commands holds them to the program.
+// Ports of a node, as in docs/operations.md; the test of its commands checks that they are the program's.
 const (
 	firstPort, lastPort = 9520, 9528
 	readyPort           = 9522
 )
 
-// takes lets the program read a role's command line and environment as a container has them: nothing is unknown, and
-// each setting of them counts. It returns the values.
+// takes makes the program read a role's command line and environment as a container passes them, and checks that
+// nothing is unknown and that each setting takes effect. It returns the values.
 func takes(t *testing.T, where string, args []string, env map[string]string) map[string]string {
 	t.Helper()
 	if len(args) == 0 {
@@ -60,7 +60,7 @@ func takes(t *testing.T, where string, args []string, env map[string]string) map
 	return values
 }
 
-// decode reads YAML as JSON, whose names of fields are looked at without case.
+// decode decodes YAML as JSON; field names match case-insensitively.
 func decode(t *testing.T, text []byte, into any) {
 	t.Helper()
 	var all map[string]any
@@ -85,7 +85,8 @@ func read(t *testing.T, path string) []byte {
 	return b
 }
 
-// certificates runs the command that the files say makes the certificates, in a folder, and returns that.
+// certificates runs the command that creates the certificates according to the files, in a folder, and returns the
+// folder.
 func certificates(t *testing.T, args ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -100,7 +101,8 @@ func certificates(t *testing.T, args ...string) string {
 	return dir
 }
 
-// TestDockerfile: the image has what is needed of the source, and runs the program as nobody of note.
+// TestDockerfile checks that the image contains what it needs of the source, and runs the program as an unprivileged
+// user.
 func TestDockerfile(t *testing.T) {
 	text := string(read(t, "docker/Dockerfile"))
 	for _, want := range []string{"ENTRYPOINT [\"/tidemark\"]\nCMD [\"node\"]", "\nUSER 65532:65532\n", "CGO_ENABLED=0 ",
@@ -114,7 +116,7 @@ func TestDockerfile(t *testing.T) {
 		t.Errorf("it is not built by the version of go.mod, %s", goVersion)
 	}
 	takes(t, "CMD", []string{"node"}, nil)
-	// What .dockerignore leaves out is nothing that the program is made of.
+	// .dockerignore must not exclude files that the program is built from.
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f",
 		`{{if not .Standard}}{{range .GoFiles}}{{$.Dir}}/{{.}}
 {{end}}{{range .EmbedFiles}}{{$.Dir}}/{{.}}
@@ -142,8 +144,8 @@ func TestDockerfile(t *testing.T) {
 	}
 }
 
-// TestCompose: each service's command and environment are the program's, the certificates are those that it makes, and
-// what is published is there.
+// TestCompose checks that each service's command and environment are accepted by the program, that the certificates
+// are those that it creates, and that published ports exist.
 func TestCompose(t *testing.T) {
 	type service struct {
 		Image       string
@@ -202,7 +204,7 @@ func TestCompose(t *testing.T) {
 	if nodes != 3 {
 		t.Errorf("%d nodes", nodes)
 	}
-	// What is said to be typed is a command, in the file and on the page.
+	// What the user is told to type is a command, in the file and on the page.
 	for _, path := range []string{"docker/compose.yaml", "README.md"} {
 		found := regexp.MustCompile(`compose\.yaml run --rm (?:-T )?cli (.*)`).FindAllSubmatch(read(t, path), -1)
 		if len(found) != 2 {
@@ -220,7 +222,7 @@ func has[V any](m map[string]V, key string) bool {
 	return ok
 }
 
-// help asks for the help of a command, which wants all flags before that to be its own.
+// help requests the help of a command; all flags before that must be the command's own.
 func help(t *testing.T, words []string) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), testcluster.Binary(t), append(words, "--help")...).CombinedOutput()
@@ -229,7 +231,7 @@ func help(t *testing.T, words []string) {
 	}
 }
 
-// object is what is looked at of a Kubernetes object.
+// object is the part of a Kubernetes object that the tests check.
 type object struct {
 	Kind     string
 	Metadata struct{ Name string }
@@ -263,7 +265,7 @@ type probe struct {
 type container struct {
 	Args []string
 	Env  []struct{ Name, Value string }
-	// Ports are what the program listens on.
+	// Ports are the ports on which the program listens.
 	Ports []struct {
 		Name          string
 		ContainerPort int
@@ -283,7 +285,7 @@ func (c *container) port(name string) int {
 	return 0
 }
 
-// checkProbes: both probes ask a port that is there, where the program answers.
+// checkProbes checks that both probes request an existing port, where the program answers.
 func (c *container) checkProbes(t *testing.T, name string, want int) {
 	t.Helper()
 	for path, p := range map[string]probe{"/readyz": c.ReadinessProbe, "/healthz": c.LivenessProbe} {
@@ -293,7 +295,8 @@ func (c *container) checkProbes(t *testing.T, name string, want int) {
 	}
 }
 
-// TestKubernetes: command lines, environment, ports and probes are the program's; what is mounted is made.
+// TestKubernetes checks that command lines, environment, ports and probes are accepted by the program, and that what
+// is mounted exists.
 func TestKubernetes(t *testing.T) {
 	var k struct {
 		Resources          []string
@@ -366,7 +369,7 @@ func TestKubernetes(t *testing.T) {
 	}
 }
 
-// checkPod looks at a container of a StatefulSet or Deployment.
+// checkPod checks a container of a StatefulSet or Deployment.
 func checkPod(t *testing.T, o *object, c *container, made map[string]bool) {
 	t.Helper()
 	name, pod := o.Metadata.Name, &o.Spec.Template.Spec

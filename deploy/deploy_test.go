@@ -1,4 +1,4 @@
-// Package deploy_test keeps the files of this folder true to the program that they are for.
+// Package deploy_test checks that the files in this folder match the program.
 package deploy_test
 
 import (
@@ -17,7 +17,7 @@ import (
 	"tidemark/internal/testing/testcluster"
 )
 
-// documented are the names of docs/metrics.md; tests of each role hold them to what the role shows.
+// documented returns the metric names of docs/metrics.md; tests of each role check that the role exports them.
 func documented(t *testing.T) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile("../docs/metrics.md")
@@ -36,7 +36,7 @@ func documented(t *testing.T) map[string]bool {
 
 var metric = regexp.MustCompile(`\btidemark_[a-z_]+`)
 
-// check finds metrics of an expression that no role shows.
+// check reports metrics of an expression that no role exports.
 func check(t *testing.T, where, expr string, names map[string]bool) {
 	t.Helper()
 	found := metric.FindAllString(expr, -1)
@@ -51,7 +51,7 @@ func check(t *testing.T, where, expr string, names map[string]bool) {
 	}
 }
 
-// TestRules: alerts are of metrics that there are, and say what to do; what they say of pages is there.
+// TestRules checks that alerts use existing metrics and have advice, and that the pages that they mention exist.
 func TestRules(t *testing.T) {
 	text, err := os.ReadFile("prometheus/tidemark.rules.yml")
 	if err != nil {
@@ -114,7 +114,7 @@ func TestRulesFire(t *testing.T) {
 	}
 }
 
-// TestDashboard: each panel asks for metrics that there are.
+// TestDashboard checks that each panel uses existing metrics.
 func TestDashboard(t *testing.T) {
 	text, err := os.ReadFile("grafana/tidemark.json")
 	if err != nil {
@@ -140,7 +140,7 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// TestUnits: systemd takes the units, as far as it can say without the program and its user.
+// TestUnits checks that systemd accepts the units, as far as it can without the program and its user.
 func TestUnits(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
@@ -163,7 +163,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// TestConfig: the program takes the example for each role, and the unit starts roles with it.
+// TestConfig checks that the program accepts the example for each role, and that the unit starts roles with it.
 func TestConfig(t *testing.T) {
 	bin := testcluster.Binary(t)
 	unit, err := os.ReadFile("systemd/tidemark@.service")

@@ -2,7 +2,7 @@ package n1ql
 
 import "encoding/json"
 
-// documents are what most expressions are evaluated on; others are drawn.
+// documents are the documents on which most expressions are evaluated; the others are drawn.
 var documents = []json.RawMessage{
 	json.RawMessage(`{"a":1,"b":"text","c":null,"d":[1,2,3],"e":{"x":1,"y":[true,"z"]},"f":2.5,"g":true,` +
 		`"t":"2024-01-31T10:20:30.123Z"}`),
@@ -13,18 +13,18 @@ var documents = []json.RawMessage{
 		`"t":"2024-02-29 23:59:59-05:00"}`),
 }
 
-// attributes are the extended attributes of a document.
+// attributes holds the extended attributes of a document.
 var attributes = []json.RawMessage{nil, json.RawMessage(`{"owner":{"name":"ann","tags":["x",null]},"n":1.0}`),
 	json.RawMessage(`{"n":null,"_sync":"s"}`)}
 
-// scalars are the values that drawn documents are made of.
+// scalars are the values of which drawn documents consist.
 var scalars = []string{"null", "true", "false", "0", "-0", "1", "-1", "2", "2.5", "-0.1", "1.0", "1e2", "1e15", "1e17",
 	"9007199254740993", "9223372036854775807", "-9223372036854775808", "9223372036854775808", "18446744073709551616",
 	"12345678901234567890.5", "1e300", "5e-324", "0.30000000000000004", `""`, `"a"`, `"b c"`, `"A"`, `" "`, `"é"`,
 	`"e\u0301"`, `"ß"`, `"İ"`, `"ΑΣ"`, `"😀"`, `"\u0000"`, `"10"`, `"-1e2"`, `"null"`, `"[1]"`, `"{\"a\":1}"`,
 	`"2024-02-29"`, `"2024-02-29T10:20:30.5+05:30"`, `"1969-12-31 23:59:59"`, `"10:20:30"`, `"no date"`, `"2024-13-01"`}
 
-// members are the names of those of drawn objects.
+// members are the member names of drawn objects.
 var members = []string{`"a":`, `"b":`, `"n":`, `"x":`, `"name":`, `"é":`, `"":`}
 
 // leaves are values of all kinds.
@@ -39,7 +39,8 @@ var leaves = []string{
 	`{"a": 1}`, `{"a": {"b": [1, 2]}, "c": null}`, `{"": 1, "é": []}`,
 }
 
-// arguments are what fits a parameter of this name, as Function.Params has it, and odd values of its kind.
+// arguments holds, by parameter name as in Function.Params, values that fit the parameter, and unusual values of its
+// kind.
 var arguments = map[string][]string{
 	"text": {`"banana"`, `"aß c"`, `" \tx y\n"`, `"ǅungla fi"`, `"日本語"`, `"1.5"`, `""`, `"a,b,,c"`,
 		`"the quick (brown) fox's e-mail: a.b@c.de!"`, "b", `"x"`, `"1h2m3s"`, `"eyJhIjoxfQ=="`, `"{\"a\": [1, 2.50]}"`,
@@ -111,11 +112,11 @@ var arguments = map[string][]string{
 		`"Infinity"`, `"NaN"`, `"9007199254740993"`, `"9223372036854775808"`, `"0x1p-2"`, `"inf"`, `"- 5"`},
 }
 
-// bodies are what stands in comprehensions: over the variables v and w, and i for the place or the name.
+// bodies are the bodies of comprehensions over the variables v and w; i is the position or the name.
 var bodies = []string{"v", "v", "v.n", "v[0]", "v.a", "[v, w]", "v = 1", "v > 1", "v IS NULL", "v IS MISSING",
 	"ISSTRING(v)", "TYPE(v)", "i", "[i, v]", "v || \"x\"", "v + 1", "{\"n\": v}", "ABS(v)", "w", "a", "v IN [1, \"a\"]",
 	"CASE WHEN v > 1 THEN v END", "ARRAY u FOR u IN v END", "ANY u IN v SATISFIES u = 1 END", "UPPER(v)", "v.[\"n\"]"}
 
-// ranges are over what comprehensions go; %s is an array or object.
+// ranges are the ranges of comprehensions; %s is an array or object.
 var ranges = []string{"v IN %s", "v IN %s", "v WITHIN %s", "i:v IN %s", "i:v WITHIN %s", "v IN %s, w IN %s",
 	"i:v IN %s, w IN %s", "v WITHIN %s, w IN %s"}

@@ -24,11 +24,11 @@ var (
 	shown       = flag.Int("n1ql.shown", 3, "how many differences of a kind and function are shown")
 )
 
-// batchSize is how many evaluations go to the oracle at once.
+// batchSize is the number of evaluations that the oracle gets at once.
 const batchSize = 2000
 
-// TestAgainstOracle: of so many evaluations each gives what the other evaluator gives, but for what the page's table
-// says.
+// TestAgainstOracle checks that evaluations of drawn expressions give the result of the other evaluator, except for
+// the differences in the page's table.
 func TestAgainstOracle(t *testing.T) {
 	path := os.Getenv("N1QL_ORACLE")
 	if path == "" {
@@ -62,7 +62,7 @@ func TestAgainstOracle(t *testing.T) {
 	found.report(t)
 }
 
-// findings are the differences that were met.
+// findings collects the differences.
 type findings struct {
 	oracle     *oracle
 	scratch    expression.Scratch
@@ -75,15 +75,15 @@ type findings struct {
 	comparable int
 }
 
-// part is an expression, or a part of one, that differs.
+// part is an expression, or a part of one, whose results differ.
 type part struct {
 	request
 	*node
 	here, there reply
-	most        float64 // the largest number in its operands and in its value there, without a sign
+	most        float64 // the largest absolute number in its operands and in its value there
 }
 
-// compare returns what differs, or nothing.
+// compare returns the part that differs, nil if the results are equal.
 func (f *findings) compare(r request, x *node, there reply) *part {
 	mine := here(&f.scratch, r)
 	if mine.Parse != "" && there.Parse != "" {
@@ -98,8 +98,8 @@ func (f *findings) compare(r request, x *node, there reply) *part {
 	return &part{r, x, mine, there, largest(there)}
 }
 
-// innermost makes of each expression that differs the part of it that differs by itself, and is made of none that does:
-// what the table has to tell of.
+// innermost replaces each expression that differs by the innermost part of it that differs although none of its own
+// parts does: the table lists such parts.
 func (f *findings) innermost(open []*part) error {
 	for len(open) > 0 {
 		var batch []request
@@ -125,7 +125,7 @@ func (f *findings) innermost(open []*part) error {
 	return nil
 }
 
-// step goes into the first part that differs, if there is one.
+// step descends into the first part that differs, if there is one.
 func (f *findings) step(p *part, kids []request, replies []reply) bool {
 	for i, r := range kids {
 		mine := here(&f.scratch, r)
@@ -164,7 +164,7 @@ func (f *findings) add(p *part) {
 	}
 }
 
-// largest is the largest number in a value, without a sign.
+// largest returns the largest absolute number in a value.
 func largest(r reply) (most float64) {
 	for _, e := range r.Elements {
 		most = max(most, largest(e))
@@ -192,7 +192,7 @@ func largestIn(v any) (most float64) {
 	return most
 }
 
-// kindOf returns in what way two answers differ, or nothing.
+// kindOf returns the kind of the difference between two answers, "" if they are equal.
 func kindOf(r request, here, there reply) string {
 	switch {
 	case here.Parse != "" && there.Parse != "":
@@ -229,7 +229,7 @@ func kindOf(r request, here, there reply) string {
 	return kindValue
 }
 
-// kindOfElements compares the different elements of an array key, in whatever order they stand.
+// kindOfElements compares the elements of an array key, each once, in any order.
 func kindOfElements(r request, here, there []reply) string {
 	if len(r.Desc) > 0 {
 		there = flat(there, len(r.Desc))
@@ -244,7 +244,8 @@ func kindOfElements(r request, here, there []reply) string {
 	return kindValue
 }
 
-// encoded gives the elements as they stand in keys, each once; or with rounded numbers.
+// encoded returns the elements as they are encoded in keys, each once; with round set, their numbers are rounded
+// first.
 func encoded(elements []reply, round bool) (out []string) {
 	for _, e := range elements {
 		key, text := []byte(nil), e.Value
@@ -262,7 +263,7 @@ func encoded(elements []reply, round bool) (out []string) {
 	return slices.Compact(out)
 }
 
-// rounded gives a value with all numbers as the float64 nearest to them.
+// rounded returns a value in which each number is the nearest float64.
 func rounded(text []byte) []byte {
 	var v any
 	if err := json.Unmarshal(text, &v); err != nil {
@@ -275,7 +276,7 @@ func rounded(text []byte) []byte {
 	return out
 }
 
-// head is the outermost function or operator, as far as it can be told from the text.
+// head returns the outermost function or operator, as far as the text shows it.
 func head(expr string) string {
 	for strings.HasPrefix(expr, "ARRAY_SORT(") {
 		expr = strings.TrimPrefix(expr, "ARRAY_SORT(")
@@ -317,8 +318,8 @@ func (f *findings) report(t *testing.T) {
 	}
 }
 
-// TestRecordedValuesMatchTheEvaluator: the values that the tests of package expression hold against are those that
-// the other evaluator gives.
+// TestRecordedValuesMatchTheEvaluator checks that the values with which the tests of package expression compare are
+// those of the other evaluator.
 func TestRecordedValuesMatchTheEvaluator(t *testing.T) {
 	path := os.Getenv("N1QL_ORACLE")
 	if path == "" {

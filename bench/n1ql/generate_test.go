@@ -10,13 +10,13 @@ import (
 	"tidemark/expression"
 )
 
-// node is an expression, with those it is made of that can be evaluated by themselves.
+// node is an expression, with its parts that can be evaluated by themselves.
 type node struct {
 	text string
 	kids []*node
 }
 
-// join makes an expression of others; each %s of the form is one of them.
+// join combines expressions; each %s of the form is one of them.
 func join(form string, kids ...*node) *node {
 	texts := make([]any, len(kids))
 	for i, k := range kids {
@@ -27,14 +27,14 @@ func join(form string, kids ...*node) *node {
 
 func leaf(text string) *node { return &node{text: text} }
 
-// generator makes expressions and documents.
+// generator generates expressions and documents.
 type generator struct {
 	*rand.Rand
 	functions []callable
-	unordered []string // functions whose results have an order of their own there: they are always sorted
+	unordered []string // functions whose results have an order of their own there: their results are always sorted
 }
 
-// callable is a function, or an operator that is written as one.
+// callable is a function, or an operator that is written as a function.
 type callable struct {
 	name     string
 	names    []string // and its aliases
@@ -72,7 +72,7 @@ func paramNames(params string) (names []string) {
 
 func pick[T any](g *generator, list []T) T { return list[g.IntN(len(list))] }
 
-// request makes what is evaluated: an expression or an array key, on a document.
+// request generates an evaluation: an expression or an array key, on a document.
 func (g *generator) request() (r request, x *node) {
 	switch n := g.IntN(16); {
 	case n == 0:
@@ -89,7 +89,7 @@ func (g *generator) request() (r request, x *node) {
 	return r, x
 }
 
-// document makes a document of drawn values.
+// document generates a document of drawn values.
 func (g *generator) document() json.RawMessage {
 	var b strings.Builder
 	b.WriteString(`{"we ird":1`)
@@ -102,7 +102,7 @@ func (g *generator) document() json.RawMessage {
 	return json.RawMessage(b.String())
 }
 
-// value makes the JSON text of a value of at most so many levels.
+// value generates the JSON text of a value of at most the given number of levels.
 func (g *generator) value(depth int) string {
 	if depth == 0 || g.IntN(2) == 0 {
 		return pick(g, scalars)
@@ -123,7 +123,7 @@ func (g *generator) value(depth int) string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-// expr makes an expression of at most so many levels.
+// expr generates an expression of at most the given number of levels.
 func (g *generator) expr(depth int) *node {
 	switch {
 	case depth == 0 || g.IntN(8) == 0:
@@ -138,7 +138,7 @@ func (g *generator) expr(depth int) *node {
 	return g.construct(depth)
 }
 
-// refused makes a call that the page says to be refused.
+// refused generates a call that is refused according to the page.
 func (g *generator) refused() *node {
 	name := pick(g, pick(g, expression.RefusedFunctionTable()).Names)
 	if strings.HasSuffix(name, "_") {
@@ -147,7 +147,7 @@ func (g *generator) refused() *node {
 	return leaf(name + pick(g, []string{"()", "(a)", "(a, b)"}))
 }
 
-// call makes a call with arguments that mostly fit.
+// call generates a call with arguments that mostly fit.
 func (g *generator) call(f callable, depth int) *node {
 	n := f.min
 	if f.max > f.min {
@@ -167,7 +167,7 @@ func (g *generator) call(f callable, depth int) *node {
 	return join(form, args...)
 }
 
-// written are the parameters whose arguments have to be written down, or make the expression refused by one side.
+// written lists the parameters whose arguments must be literals; with other expressions one side refuses the call.
 var written = []string{"pattern", "token like", "options", "part", "date part", "trunc part", "example"}
 
 func (g *generator) argument(f callable, param string, depth int) *node {
@@ -176,12 +176,12 @@ func (g *generator) argument(f callable, param string, depth int) *node {
 		param = "date part"
 	case param == "part" && strings.HasPrefix(f.name, "DATE_TRUNC"):
 		param = "trunc part"
-	case param == "n" && strings.HasPrefix(f.name, "DATE_RANGE"): // more overflow there, without an end
+	case param == "n" && strings.HasPrefix(f.name, "DATE_RANGE"): // larger values overflow there and never end
 		return leaf(pick(g, arguments["few"]))
 	case param == "like":
 		param = "token like"
 	case param == "array" && slices.Contains([]string{"ARRAY_MOVE", "ARRAY_SWAP", "ARRAY_EXCEPT"}, f.name):
-		return leaf(pick(g, []string{"c", "d", "e"})) // constants are changed in place there
+		return leaf(pick(g, []string{"c", "d", "e"})) // the other evaluator modifies constants in place
 	}
 	fit := arguments[param]
 	if slices.Contains(written, param) || len(fit) > 0 && g.IntN(6) > 0 {
@@ -190,7 +190,7 @@ func (g *generator) argument(f callable, param string, depth int) *node {
 	return g.expr(depth - 1)
 }
 
-// array makes what is an array mostly.
+// array generates an expression whose value is mostly an array.
 func (g *generator) array(depth int) *node {
 	if g.IntN(8) == 0 {
 		return join("(%s)", g.expr(depth-1))
@@ -198,7 +198,7 @@ func (g *generator) array(depth int) *node {
 	return leaf(pick(g, arguments["array"]))
 }
 
-// construct makes an operator with operands.
+// construct generates an operator with operands.
 func (g *generator) construct(depth int) *node {
 	x := func() *node { return g.expr(depth - 1) }
 	if g.IntN(2) == 0 {
@@ -256,7 +256,7 @@ func (g *generator) operator(x func() *node) *node {
 	return join("(%s)"+pick(g, []string{" BETWEEN ", " NOT BETWEEN "})+"(%s) AND (%s)", x(), x(), x())
 }
 
-// over makes what a comprehension goes over.
+// over generates the range of a comprehension.
 func (g *generator) over(depth int) *node {
 	form := pick(g, ranges)
 	return join(form, g.sources(strings.Count(form, "%s"), depth)...)
@@ -269,7 +269,7 @@ func (g *generator) sources(n, depth int) (list []*node) {
 	return list
 }
 
-// comprehension makes ANY, EVERY, ARRAY, FIRST and OBJECT.
+// comprehension generates ANY, EVERY, ARRAY, FIRST and OBJECT.
 func (g *generator) comprehension(depth int) *node {
 	over, body, when := g.over(depth), pick(g, bodies), ""
 	if g.IntN(2) == 0 {
@@ -281,11 +281,11 @@ func (g *generator) comprehension(depth int) *node {
 		"ARRAY " + body + " FOR %s" + when + " END", "FIRST " + body + " FOR %s" + when + " END",
 		"OBJECT TOSTRING(v):" + body + " FOR %s" + when + " END", "OBJECT i:" + body + " FOR %s" + when + " END",
 	}), over)
-	x.kids = over.kids // what stands beside IN; the rest is no expression by itself
+	x.kids = over.kids // the expressions after IN; the rest is not an expression by itself
 	return x
 }
 
-// arrayKey makes a key of entries for elements.
+// arrayKey generates an array key.
 func (g *generator) arrayKey() *node {
 	words := pick(g, []string{"DISTINCT ", "ALL ", "ALL DISTINCT "})
 	switch g.IntN(3) {
@@ -305,10 +305,11 @@ func (g *generator) arrayKey() *node {
 			"ARRAY [v, w] FOR w IN v.a END"})+") FOR v IN %s END", g.array(1))
 }
 
-// absent stands for MISSING in the arrays that the other evaluator makes of flattened keys, which it does not know.
+// absent represents MISSING in the arrays by which flattened keys are emulated there: the other evaluator does not
+// support flattened keys.
 const absent = `{"MISSING":[]}`
 
-// flattened makes a key of several parts. There it is the array of all parts.
+// flattened generates a key of several parts. The other evaluator gets the array of all parts.
 func (g *generator) flattened() (request, *node) {
 	var parts, arrays []string
 	var desc []bool

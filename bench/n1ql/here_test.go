@@ -12,8 +12,8 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// here evaluates with package expression, as what follows META().id in a key. A longer key than an index takes is one
-// here.
+// here evaluates with package expression: the expression is the part of a key after META().id. Keys may be longer
+// than in an index.
 func here(s *expression.Scratch, r request) (out reply) {
 	source, err := sourceOf(r)
 	if err != nil {
@@ -41,8 +41,8 @@ func here(s *expression.Scratch, r request) (out reply) {
 	return out
 }
 
-// sourceOf is an index of META().id and what is asked for. Flattened keys are read from a statement, which makes a
-// component of each part.
+// sourceOf returns the source of an index on META().id and the requested expression. Flattened keys are parsed from a
+// statement, which makes a component of each part.
 func sourceOf(r request) (expression.Source, error) {
 	if r.Here == "" {
 		return expression.Source{Keys: []index.KeyExpr{{Expr: "META().id"}, {Expr: r.Expr}}}, nil
@@ -60,7 +60,7 @@ func isArrayKey(expr string) bool {
 	return strings.HasPrefix(expr, "DISTINCT ") || strings.HasPrefix(expr, "ALL ")
 }
 
-// section is the section of extended attributes that an object of them stands for.
+// section returns the section of extended attributes for an object of them.
 func section(attributes json.RawMessage) (out []byte) {
 	var members map[string]json.RawMessage
 	if attributes == nil || json.Unmarshal(attributes, &members) != nil {
@@ -72,7 +72,7 @@ func section(attributes json.RawMessage) (out []byte) {
 	return out
 }
 
-// decoded is what follows the id in a key: a value, or an array of the parts if there are directions of them.
+// decoded returns the part of a key after the id: a value or, if desc has directions, an array of the parts.
 func decoded(key []byte, desc []bool) (reply, error) {
 	single := len(desc) == 0
 	if single {
@@ -104,8 +104,8 @@ func decoded(key []byte, desc []bool) (reply, error) {
 	return reply{Value: parts[1]}, nil
 }
 
-// flat gives the elements of flattened keys that the other evaluator says as those of so many parts: no array to go
-// over has all parts MISSING, what is none has them NULL.
+// flat adapts the other evaluator's elements of flattened keys to the number of parts: if there is no array to
+// iterate over, all parts are MISSING; if the value is not an array, all parts are NULL.
 func flat(elements []reply, parts int) (out []reply) {
 	for _, e := range elements {
 		part := ""

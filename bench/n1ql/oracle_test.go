@@ -14,7 +14,7 @@ type request struct {
 	Expr   string          `json:"expr"`
 	Doc    json.RawMessage `json:"doc"`
 	Xattrs json.RawMessage `json:"xattrs,omitempty"`
-	Here   string          `json:"-"` // what is evaluated here, if it is other than there
+	Here   string          `json:"-"` // the expression evaluated here, if it differs from Expr
 	Desc   []bool          `json:"-"` // the directions of the parts of a flattened key
 }
 
@@ -41,13 +41,13 @@ func (r reply) String() string {
 	return string(r.Value)
 }
 
-// oracle is the other evaluator, a process.
+// oracle is the other evaluator's process.
 type oracle struct {
 	in  io.WriteCloser
 	out *bufio.Scanner
 }
 
-// maxReply bounds one line of an answer.
+// maxReply bounds one line of an answer, in bytes.
 const maxReply = 256 << 20
 
 // startOracle starts the program and ends it with the test.
@@ -74,7 +74,7 @@ func startOracle(t *testing.T, path string) *oracle {
 	return &oracle{in, lines}
 }
 
-// ask has a batch evaluated. The requests are written while the answers are read, so that neither pipe fills up.
+// ask evaluates a batch. The requests are written while the answers are read, so that neither pipe fills up.
 func (o *oracle) ask(batch []request) ([]reply, error) {
 	written := make(chan error, 1)
 	go func() {

@@ -10,14 +10,14 @@ import (
 
 // Kinds of differences, the first column of the table.
 const (
-	kindOrder   = "order"   // arrays whose order is one of a hash there: compared sorted
-	kindRefused = "refused" // taken there and not here
-	kindTaken   = "taken"   // taken here and not there
-	kindFails   = "fails"   // an evaluation fails there, which here is a value
-	kindRange   = "range"   // a number beyond float64, or none, fails here
+	kindOrder   = "order"   // the order of an array is that of a hash there: compared sorted
+	kindRefused = "refused" // accepted there and refused here
+	kindTaken   = "taken"   // accepted here and refused there
+	kindFails   = "fails"   // the evaluation fails there and has a value here
+	kindRange   = "range"   // a number beyond float64, or not a number, fails here
 	kindExact   = "exact"   // integers beyond 2^53 are exact here, and float64 there
 	kindFar     = "far"     // a number of 2^63 and more is among the operands
-	kindValue   = "value"   // another value on purpose
+	kindValue   = "value"   // the value differs on purpose
 )
 
 // difference is a row of the table "Other than Couchbase" of docs/expressions.md.
@@ -26,7 +26,7 @@ type difference struct {
 	names []string // of functions and words; none: any
 	met   int
 
-	example string // one that was met
+	example string // one that was found
 }
 
 var quoted = regexp.MustCompile("`([^`]+)`")
@@ -68,8 +68,8 @@ var (
 	isCall     = regexp.MustCompile(`^(ARRAY_SORT\()?[A-Z0-9_]+\(`)
 )
 
-// covers reports whether a row is about such a difference in an expression: of one that is a call the row has to name
-// the function, or with _ at its end what its name begins with.
+// covers reports whether the row is about a difference of this kind in an expression. For a call the row must name
+// the function, or with a trailing _ a prefix of its name.
 func (d *difference) covers(kind, expr string) bool {
 	if d.kind != kind {
 		return false
@@ -85,11 +85,11 @@ func (d *difference) covers(kind, expr string) bool {
 			return begins && (strings.HasSuffix(name, "_") || strings.HasPrefix(rest, "("))
 		}
 		if isFunction.MatchString(name) {
-			at := strings.Index(expr, name) // as a word, not within one
+			at := strings.Index(expr, name) // as a word, not within a longer one
 			return at == 0 || at > 0 && !isWord.MatchString(expr[at-1:at])
 		}
 		rest, found := expr, true
-		for part := range strings.SplitSeq(strings.ToUpper(name), "…") { // each behind the last
+		for part := range strings.SplitSeq(strings.ToUpper(name), "…") { // each part after the previous one
 			if _, rest, found = strings.Cut(rest, part); !found {
 				return false
 			}

@@ -45,7 +45,7 @@ type rival struct {
 	up   *testcluster.Cluster
 	c    *client.Client
 	kv   *kvclient.Client
-	pg   *postgres // nil: there is none on this machine
+	pg   *postgres // nil if this machine has no PostgreSQL
 	docs int
 }
 
@@ -57,7 +57,7 @@ func document(i int, version uint64) []byte {
 
 func (r *rival) key(i int) string { return fmt.Sprintf("bench::%09d", i) }
 
-// load stores n documents by pick, pipelined.
+// load stores n documents chosen by pick, pipelined.
 func (r *rival) load(ctx context.Context, n int, pick func(i int) (doc int, version uint64)) {
 	i := 0
 	_, err := r.kv.Load(ctx, func() (string, []byte, bool, error) {
@@ -78,7 +78,7 @@ func (r *rival) updates(ctx context.Context, seed uint64) {
 	r.load(ctx, *pgUpdates, func(i int) (int, uint64) { return random.IntN(r.docs), seed<<32 + uint64(i) })
 }
 
-// own is the processor time of the product's processes that an index needs: all but the KV nodes.
+// own returns the processor time of the product's processes that an index needs: all but the KV nodes.
 func (r *rival) own() (sum time.Duration) {
 	m := r.up.Manifest()
 	for _, e := range m.Managers {
@@ -102,7 +102,7 @@ func (r *rival) measured(name string, n int, cpu func() time.Duration, f func())
 	r.b.ReportMetric(float64(n)/took.Seconds(), name+"-docs/s")
 }
 
-// scanner scans by range on a connection of its own and returns the number of rows.
+// scanner scans by range on its own connection and returns the number of rows.
 type scanner func(ctx context.Context, from string) (int, error)
 
 // side is one side of the comparison: a metric's name, the processor time of its server, and a function that
@@ -113,7 +113,8 @@ type side struct {
 	open func(ctx context.Context) (scan scanner, end func(), err error)
 }
 
-// scans measures scans of 100 rows from a random name on, with one and with more connections, both sides by turns.
+// scans measures scans of 100 rows from a random name on, with one connection and with several, alternating between
+// both sides.
 func (r *rival) scans(ctx context.Context, sides []side) {
 	for i := range sides {
 		r.settle(ctx, &sides[i])
@@ -131,8 +132,8 @@ func (r *rival) scans(ctx context.Context, sides []side) {
 	}
 }
 
-// settle waits until a side's servers have done what updates have left to do, as compactions: until they take less than
-// a tenth of a processor for a second, or for 30 s. PostgreSQL has been vacuumed.
+// settle waits until a side's servers have done the work that updates have left, such as compactions: until they use
+// less than a tenth of a processor for a second, or for 30 s. PostgreSQL has been vacuumed.
 func (r *rival) settle(ctx context.Context, s *side) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -165,7 +166,7 @@ func connectionCounts(b *testing.B) (all []int) {
 	return all
 }
 
-// burst is what scans took.
+// burst holds the measurements of concurrent scans.
 type burst struct {
 	mu   sync.Mutex
 	each []time.Duration
@@ -181,7 +182,7 @@ func (t *burst) report(b *testing.B, name string) {
 	b.ReportMetric(float64(t.cpu.Microseconds())/float64(len(t.each)), name+"-cpu-µs")
 }
 
-// burst lets so many connections scan, one scan after the other on each.
+// burst scans on the given number of connections, one scan after the other on each.
 func (r *rival) burst(ctx context.Context, s *side, connections int, into *burst) {
 	scanners := make([]scanner, connections)
 	for i := range scanners {
@@ -219,11 +220,11 @@ func (r *rival) burst(ctx context.Context, s *side, connections int, into *burst
 	}
 }
 
-// BenchmarkPostgres: one index of a bucket that is loaded, first by PostgreSQL fed from the nodes' DCP streams, then by
-// the product: catch-up over the stored documents, random updates as fast as KV takes them, scans of 100 rows by turns,
-// and a second index. The KV nodes and the generator of updates are left out of the CPU figures on both sides; the sink
-// is a process of its own and counts on PostgreSQL's side. Of the scans, the clients count too. On a machine without
-// PostgreSQL the product is measured alone.
+// BenchmarkPostgres measures one index of a loaded bucket, first in PostgreSQL fed from the nodes' DCP streams, then
+// in the product: catch-up over the stored documents, random updates as fast as KV takes them, scans of 100 rows,
+// alternating, and a second index. The KV nodes and the generator of updates are left out of the CPU figures on both
+// sides; the sink is a separate process and counts as PostgreSQL's. For scans the clients count too. On a machine
+// without PostgreSQL only the product is measured.
 func BenchmarkPostgres(b *testing.B) {
 	ctx, cancel := context.WithTimeout(b.Context(), 50*time.Minute)
 	defer cancel()
@@ -252,7 +253,7 @@ func BenchmarkPostgres(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// product builds the program of the module that this one lies in.
+// product builds the program of the module that contains this one.
 func product(b *testing.B) {
 	b.Helper()
 	if os.Getenv(productEnv) != "" {
@@ -268,7 +269,7 @@ func product(b *testing.B) {
 // productEnv names a program that testcluster runs instead of building one.
 const productEnv = "TIDEMARK_TEST_BINARY"
 
-// startSink runs the sink until stop is called, and returns its pid and what it has applied.
+// startSink runs the sink until stop is called; it returns the sink's pid and how much it has applied.
 func (r *rival) startSink(ctx context.Context) (pid int, applied *atomic.Uint64, stop func()) {
 	m := r.up.Manifest()
 	cmd := exec.CommandContext(ctx, os.Args[0])
@@ -296,7 +297,7 @@ func (r *rival) startSink(ctx context.Context) (pid int, applied *atomic.Uint64,
 		}
 	})
 	stop = sync.OnceFunc(func() {
-		_ = in.Close() // which ends it
+		_ = in.Close() // this ends the sink
 		reading.Wait()
 		_ = cmd.Wait()
 	})
@@ -304,7 +305,7 @@ func (r *rival) startSink(ctx context.Context) (pid int, applied *atomic.Uint64,
 	return cmd.Process.Pid, applied, stop
 }
 
-// feedPostgres measures how it takes what is stored and what changes.
+// feedPostgres measures how PostgreSQL takes the stored documents and the changes.
 func (r *rival) feedPostgres(ctx context.Context) []side {
 	var pid int
 	var applied *atomic.Uint64
@@ -336,7 +337,7 @@ func (r *rival) feedPostgres(ctx context.Context) []side {
 		r.updates(ctx, 1<<20)
 		caught()
 	})
-	stop() // what the product is fed with must not be its work
+	stop() // the work of feeding the product must not count as the sink's
 	c, err := r.pg.connect(ctx)
 	if err != nil {
 		r.b.Fatal(err)
@@ -346,13 +347,13 @@ func (r *rival) feedPostgres(ctx context.Context) []side {
 	if err := c.QueryRow(ctx, `SELECT count(*) FROM docs`).Scan(&rows); err != nil || rows != r.docs {
 		r.b.Fatalf("%d rows of %d (%v)", rows, r.docs, err)
 	}
-	if _, err := c.Exec(ctx, `VACUUM ANALYZE docs`); err != nil { // at its best for what is asked now
+	if _, err := c.Exec(ctx, `VACUUM ANALYZE docs`); err != nil { // for the best plans
 		r.b.Fatal(err)
 	}
 	return []side{{"pg", server, r.scanPostgres}, {"pg-tcp", server, r.scanPostgresTCP}}
 }
 
-// scanPostgres scans by the server's socket, scanPostgresTCP by its port.
+// scanPostgres scans over the server's socket, scanPostgresTCP over its port.
 func (r *rival) scanPostgres(ctx context.Context) (scanner, func(), error) {
 	return postgresScanner(ctx, r.pg.connect)
 }
@@ -411,7 +412,7 @@ func (r *rival) count(ctx context.Context, name string) {
 	}
 }
 
-// feedTidemark measures how an index is built of what is stored, and takes what changes.
+// feedTidemark measures the build of an index over the stored documents, and its maintenance.
 func (r *rival) feedTidemark(ctx context.Context) side {
 	r.measured("tm-catchup", r.docs, r.own, func() {
 		r.create(ctx, "CREATE INDEX by_name ON "+r.up.Manifest().Bucket+"(name)")
@@ -426,7 +427,7 @@ func (r *rival) feedTidemark(ctx context.Context) side {
 
 func (r *rival) scanTidemark(context.Context) (scanner, func(), error) { return r.scanner(false) }
 
-// scanByManagers scans as curl does, by way of a manager.
+// scanByManagers scans through a manager, as curl does.
 func (r *rival) scanByManagers(context.Context) (scanner, func(), error) { return r.scanner(true) }
 
 func (r *rival) scanner(managers bool) (scanner, func(), error) {

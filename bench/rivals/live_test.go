@@ -24,7 +24,7 @@ var (
 // profileEnv names the folder that profiles are written to, by bench/profiled in the product's place.
 const profileEnv = "TIDEMARK_PROFILE_DIR"
 
-// role is the processes of one kind.
+// role holds the processes of one role.
 type role struct {
 	name string
 	pids []int
@@ -48,7 +48,7 @@ func (r *rival) roles() []role {
 	return all
 }
 
-// profiled signals all processes of the product, when profiles were asked for.
+// profiled signals all processes of the product, if profiles were requested.
 func (r *rival) profiled(s syscall.Signal) {
 	if os.Getenv(profileEnv) == "" {
 		return
@@ -62,8 +62,8 @@ func (r *rival) profiled(s syscall.Signal) {
 	}
 }
 
-// BenchmarkLive is the product's part of BenchmarkPostgres alone: catch-up, then rounds of live updates, with the CPU
-// per document of each role. With several binaries their rounds take turns, each on a cluster of its own.
+// BenchmarkLive measures the product's part of BenchmarkPostgres alone: catch-up, then rounds of live updates, with
+// the CPU per document of each role. With several binaries their rounds alternate, each on its own cluster.
 func BenchmarkLive(b *testing.B) {
 	ctx, cancel := context.WithTimeout(b.Context(), 50*time.Minute)
 	defer cancel()
@@ -126,7 +126,7 @@ func (o role) cpu() (sum time.Duration) {
 	return sum
 }
 
-// paced updates as fast as KV takes it, or at the rate that was asked for.
+// paced updates as fast as KV accepts writes, or at the requested rate.
 func (r *rival) paced(ctx context.Context, seed uint64) {
 	if *liveRate == 0 {
 		r.updates(ctx, seed)

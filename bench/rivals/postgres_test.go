@@ -30,8 +30,8 @@ import (
 var pgPrograms = flag.String("postgres", "", "folder with PostgreSQL's initdb and postgres; none: that of Debian's "+
 	"newest package")
 
-// sinkEnv makes the test binary the sink, in a process of its own, so that the generator's CPU does not count as the
-// sink's: the server's socket, the KV node's address, user, password and bucket, and the server's port.
+// sinkEnv makes the test binary run as the sink, in a separate process, so that the generator's CPU does not count as
+// the sink's. It holds the server's socket, the KV node's address, user, password and bucket, and the server's port.
 const sinkEnv = "TIDEMARK_BENCH_SINK"
 
 func TestMain(m *testing.M) {
@@ -47,8 +47,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// pgSettings are those of the tuned server. Nothing is synced, and the table is unlogged: KV has the truth, as it has
-// for an indexer.
+// pgSettings are the settings of the tuned server. Nothing is synced, and the table is unlogged: as for an indexer,
+// KV has the data.
 var pgSettings = []string{
 	"listen_addresses='127.0.0.1'", "shared_buffers=1GB", "work_mem=128MB", "maintenance_work_mem=512MB",
 	"synchronous_commit=off", "fsync=off", "full_page_writes=off",
@@ -59,14 +59,15 @@ var pgSettings = []string{
 const pgSchema = `CREATE UNLOGGED TABLE docs (id text COLLATE "C" PRIMARY KEY, seqno bigint NOT NULL, name text COLLATE "C") WITH (fillfactor = 70);
 CREATE INDEX by_name ON docs (name, id);`
 
-// postgres is a server of our own on a socket in a temporary folder, and on a TCP port of this machine.
+// postgres is a server started here, on a socket in a temporary folder and on a TCP port of this machine.
 type postgres struct {
 	pid    int
 	socket string
 	port   int
 }
 
-// postgresPrograms finds the folder of the server's programs; false, and how to get them, when there are none.
+// postgresPrograms returns the folder of the server's programs; without them it returns false and how to install
+// them.
 func postgresPrograms(b *testing.B) (string, bool) {
 	b.Helper()
 	dirs := []string{*pgPrograms}
@@ -89,7 +90,7 @@ func postgresPrograms(b *testing.B) (string, bool) {
 	return "", false
 }
 
-// majorOf returns 15 of /usr/lib/postgresql/15/bin.
+// majorOf returns 15 for /usr/lib/postgresql/15/bin.
 func majorOf(dir string) int {
 	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(dir)))
 	return n
@@ -97,7 +98,7 @@ func majorOf(dir string) int {
 
 func startPostgres(ctx context.Context, b *testing.B, programs string) *postgres {
 	b.Helper()
-	dir, err := os.MkdirTemp("", "tidemark-pg-") // short: it holds a socket
+	dir, err := os.MkdirTemp("", "tidemark-pg-") // short, because it contains a socket
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -135,7 +136,7 @@ func startPostgres(ctx context.Context, b *testing.B, programs string) *postgres
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		_ = server.Process.Signal(syscall.SIGINT) // its fast shutdown
+		_ = server.Process.Signal(syscall.SIGINT) // PostgreSQL's fast shutdown
 		_ = server.Wait()
 		if b.Failed() {
 			b.Logf("postgres:\n%s", log.Bytes())
@@ -159,7 +160,7 @@ func startPostgres(ctx context.Context, b *testing.B, programs string) *postgres
 	}
 }
 
-// connect uses the socket, connectTCP the port, as a client on another machine would.
+// connect uses the socket, connectTCP the port, like a client on another machine.
 func (p *postgres) connect(ctx context.Context) (*pgx.Conn, error) { return p.dial(ctx, p.socket) }
 
 func (p *postgres) connectTCP(ctx context.Context) (*pgx.Conn, error) {
@@ -170,26 +171,26 @@ func (p *postgres) dial(ctx context.Context, host string) (*pgx.Conn, error) {
 	return pgx.Connect(ctx, fmt.Sprintf("host=%s port=%d user=bench dbname=postgres sslmode=disable", host, p.port))
 }
 
-// sinkRows is how many changes go into one statement; sinkWait bounds how long the first of them waits.
+// sinkRows is the number of changes in one statement; sinkWait bounds how long the first of them waits.
 const (
 	sinkRows = 10_000
 	sinkWait = 20 * time.Millisecond
 )
 
-// row is one change of the table; gone: a deletion.
+// row is one change of the table; gone means a deletion.
 type row struct {
 	id, name string
 	seqno    int64
 	gone     bool
 }
 
-// sink is a consumer of one KV node's DCP: each batch goes by COPY into a temporary table, and from there into docs.
-// After each it prints the sum of the seqnos that it has applied, over all vbuckets.
+// sink consumes one KV node's DCP streams: each batch is copied by COPY into a temporary table, and from there into
+// docs. After each batch the sink prints the sum over all vbuckets of the seqnos that it has applied.
 type sink struct {
 	conn     *feed.Conn
 	pg       *pgx.Conn
 	rows     []row
-	at       map[string]int // of the document in rows: only its newest version counts
+	at       map[string]int // position of each document in rows: only its newest version counts
 	begun    time.Time
 	vbuckets map[feed.StreamID]*uint64
 }
@@ -221,7 +222,7 @@ func runSink(args []string) error {
 	return s.run(ctx)
 }
 
-// run opens the node's streams from the beginning and applies what comes until ctx ends.
+// run opens the node's streams from the beginning and applies their events until ctx ends.
 func (s *sink) run(ctx context.Context) error {
 	defer s.conn.Close()
 	all, err := s.conn.HighSeqnos(ctx)

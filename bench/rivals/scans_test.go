@@ -21,9 +21,10 @@ var (
 	scanWith = flag.String("scans.with", "", "the WITH of the index that is scanned, as {\"num_partition\":1}")
 )
 
-// BenchmarkScans is the scans of BenchmarkPostgres alone, over the same documents and updates: PostgreSQL by its socket
-// and by TCP, and one or more binaries of the product, by turns. The client of all of them is that of the present
-// source. With profiles, each binary's indexer and this process are profiled while that binary is scanned.
+// BenchmarkScans measures the scans of BenchmarkPostgres alone, over the same documents and updates: PostgreSQL over
+// its socket and over TCP, and one or more binaries of the product, alternating. All binaries are scanned with the
+// client of the present source. With profiles, each binary's indexer and this process are profiled while that binary
+// is scanned.
 func BenchmarkScans(b *testing.B) {
 	ctx, cancel := context.WithTimeout(b.Context(), 50*time.Minute)
 	defer cancel()
@@ -64,8 +65,8 @@ func BenchmarkScans(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// profiledScans lets the product, and this process, write profiles of what is scanned from the first connection on,
-// when profiles were asked for.
+// profiledScans makes the product and this process write profiles of the scans from the first connection on, if
+// profiles were requested.
 func (r *rival) profiledScans(name string, open func(context.Context) (scanner, func(),
 	error)) func(context.Context) (scanner, func(), error) {
 	dir := os.Getenv(profileEnv)

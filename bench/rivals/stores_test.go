@@ -35,9 +35,9 @@ var (
 
 const vbuckets = 1024
 
-// store is an index with its back index. Flush applies one batch of updates, of which each document has one: it finds
-// the old key, removes its row, and writes the new row and the back entry. Nothing is synced to disk for it: what a
-// crash takes is streamed again.
+// store is an index with its back index. Flush applies one batch of updates, at most one per document: it finds the
+// old key, removes its row, and writes the new row and the back entry. Nothing is synced to disk: what a crash loses
+// is streamed again.
 type store interface {
 	Flush([]storage.Update) error
 	// Persist writes what is only in memory.
@@ -57,7 +57,7 @@ var stores = []struct {
 	{"bbolt", openBolt},
 }
 
-// tidemark is the product's own, with its positions.
+// tidemark is the product's store, with its positions.
 type tidemark struct {
 	store *storage.Store
 	slice *storage.Slice
@@ -123,7 +123,7 @@ func entry(u *storage.Update) []byte {
 	return append(binary.AppendUvarint(nil, u.Seqno), u.Keys[0]...)
 }
 
-// old returns the row to be removed for an update whose document has this entry; false when it is newer.
+// old returns the row to be removed for an update of a document with this entry; false if the entry is newer.
 func old(u *storage.Update, entry []byte) (row []byte, newer bool) {
 	seqno, n := binary.Uvarint(entry)
 	if n <= 0 || seqno >= u.Seqno {
@@ -132,10 +132,10 @@ func old(u *storage.Update, entry []byte) (row []byte, newer bool) {
 	return forward(entry[n:], u.DocID), true
 }
 
-// change is one write of a batch; no value: a removal.
+// change is one write of a batch; without a value it is a removal.
 type change struct{ key, value []byte }
 
-// changes are those of a batch, in the order of the keys: all three stores are cheaper then.
+// changes are the writes of a batch in key order, which is cheaper in all three stores.
 func changes(updates []storage.Update, get func(key []byte, fn func(value []byte)) error) ([]change, error) {
 	all := make([]change, 0, 3*len(updates))
 	for i := range updates {
@@ -234,8 +234,7 @@ func (s *barePebble) Scan(from []byte, n int, row func([]byte)) error {
 
 func (s *barePebble) Close() error { return s.db.Close() }
 
-// onBadger writes by a WriteBatch, which splits what is too large for one of its transactions (a batch is not atomic
-// then).
+// onBadger writes with a WriteBatch, which splits what is too large for one transaction (such a batch is not atomic).
 type onBadger struct{ db *badger.DB }
 
 func openBadger(dir string) (store, error) {
@@ -280,7 +279,7 @@ func (s *onBadger) Flush(updates []storage.Update) error {
 	return b.Flush()
 }
 
-func (s *onBadger) Persist() error { return nil } // its log has it
+func (s *onBadger) Persist() error { return nil } // badger's log has everything
 
 func (s *onBadger) Scan(from []byte, n int, row func([]byte)) error {
 	return s.db.View(func(txn *badger.Txn) error {
@@ -296,7 +295,7 @@ func (s *onBadger) Scan(from []byte, n int, row func([]byte)) error {
 
 func (s *onBadger) Close() error { return s.db.Close() }
 
-// onBolt is one transaction for each batch, not synced.
+// onBolt writes each batch in one transaction, not synced.
 type onBolt struct{ db *bolt.DB }
 
 var bucketName = []byte("index")
@@ -354,7 +353,7 @@ func (s *onBolt) Scan(from []byte, n int, row func([]byte)) error {
 
 func (s *onBolt) Close() error { return s.db.Close() }
 
-// update makes a version of a document, with one key of 50 bytes that says nothing about it.
+// update makes a version of a document, with one key of 50 bytes that is unrelated to the document.
 func update(doc, version uint64) storage.Update {
 	key := append(make([]byte, 0, 52), 5)
 	for r := rand.New(rand.NewPCG(doc, version)); len(key) < 41; {
@@ -368,7 +367,7 @@ func update(doc, version uint64) storage.Update {
 		Keys: [][]byte{append(key, "@mail.com\x00"...)}}
 }
 
-// history gives batches: all documents in order, then random ones, each document once in a batch.
+// history returns batches: all documents in order, then random ones, each document once per batch.
 type history struct {
 	docs, batch int
 	next        uint64
@@ -398,7 +397,7 @@ func (h *history) updates() (all []storage.Update) {
 	return all
 }
 
-// diskBytes is what the files of a folder take on the disk.
+// diskBytes returns the disk space of the files in a folder.
 func diskBytes(dir string) (sum int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -416,10 +415,10 @@ func diskBytes(dir string) (sum int64, err error) {
 	return sum, err
 }
 
-// BenchmarkStores: the same batches into each store, one index of one key with its back index: 200,000 documents in
-// order (build), then random updates that change the key. The CPU figures hold everything that the process does until
-// the store is closed, compactions included, but not the making of the batches. Scans are of 100 rows from a random key
-// on.
+// BenchmarkStores writes the same batches into each store, one index of one key with its back index: 200,000
+// documents in order (build), then random updates that change the key. The CPU figures include everything that the
+// process does until the store is closed, compactions included, but not the preparation of the batches. Scans are of
+// 100 rows from a random key on.
 func BenchmarkStores(b *testing.B) {
 	for _, s := range stores {
 		b.Run(s.name, func(b *testing.B) {
@@ -482,7 +481,7 @@ func runStore(b *testing.B, open func(string) (store, error)) {
 	must(os.RemoveAll(dir))
 }
 
-// TestStoresAgree: after the same history all stores hold the same rows.
+// TestStoresAgree checks that after the same history all stores hold the same rows.
 func TestStoresAgree(t *testing.T) {
 	var want []string
 	for _, x := range stores {

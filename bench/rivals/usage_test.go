@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// selfCPU is the processor time of this process so far; threadCPU that of the calling thread.
+// selfCPU returns the processor time of this process so far, threadCPU that of the calling thread.
 func selfCPU() time.Duration   { return rusage(syscall.RUSAGE_SELF) }
 func threadCPU() time.Duration { return rusage(1) } // RUSAGE_THREAD
 
@@ -21,7 +21,7 @@ func rusage(who int) time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// blocks is what a file takes on the disk: badger makes sparse ones.
+// blocks returns the disk space of a file: badger's files are sparse.
 func blocks(info fs.FileInfo) int64 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return st.Blocks * 512
@@ -32,11 +32,11 @@ func blocks(info fs.FileInfo) int64 {
 // clockTick is the unit of /proc/PID/stat (USER_HZ, 100 on every Linux that Go runs on).
 const clockTick = 10 * time.Millisecond
 
-// process is what /proc reports of a process.
+// process holds what /proc reports about a process.
 type process struct {
 	parent   int
 	own      time.Duration // user and system
-	children time.Duration // of those that it has waited for
+	children time.Duration // of children that it has waited for
 }
 
 func processOf(pid int) (p process, ok bool) {
@@ -54,7 +54,7 @@ func processOf(pid int) (p process, ok bool) {
 		children: time.Duration(n(13)+n(14)) * clockTick}, true
 }
 
-// familyCPU is the processor time of a process and of all below it, those that have ended included.
+// familyCPU returns the processor time of a process and its descendants, including those that have ended.
 func familyCPU(root int) (sum time.Duration) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

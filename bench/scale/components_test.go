@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	reportEvery   = 100 * time.Millisecond // as the product's
+	reportEvery   = 100 * time.Millisecond // as in the product
 	reportSpacing = 5 * time.Millisecond
 	fullEvery     = 300 // reports of an indexer; a projector reports everything every 5 s
 	projectorFull = 5 * time.Second
 )
 
-// component is what both kinds have: a listener, a client of the managers, a fence.
+// component is the common part of both kinds: a listener, a client of the managers, a fence.
 type component struct {
 	w        *world
 	url      string
@@ -40,7 +40,7 @@ type component struct {
 	sequence uint64
 }
 
-// open makes it listen.
+// open makes the component listen.
 func (c *component) open(w *world) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -51,7 +51,7 @@ func (c *component) open(w *world) error {
 	return nil
 }
 
-// serve answers the leader until ctx ends.
+// serve answers the leader's requests until ctx ends.
 func (c *component) serve(ctx context.Context, m *http.ServeMux) error {
 	return rpc.Serve(ctx, rpc.NewServer(m), c.listener, time.Second)
 }
@@ -119,7 +119,7 @@ func (c *component) nudge() {
 	}
 }
 
-// report calls send now and then until ctx ends; send is false when the leader does not know us.
+// report calls send at intervals until ctx ends; send returns false if the leader does not know this component.
 func (c *component) report(ctx context.Context, register func(context.Context) error,
 	send func(context.Context) (bool, error)) error {
 	tick := time.NewTicker(reportEvery)
@@ -152,7 +152,7 @@ func (c *component) report(ctx context.Context, register func(context.Context) e
 	return nil
 }
 
-// projector streams the vbuckets whose number leaves `number` when divided by the number of projectors.
+// projector streams the vbuckets whose number modulo the number of projectors is `number`.
 type projector struct {
 	component
 	id         index.ProjectorID
@@ -257,7 +257,7 @@ func (p *projector) send(ctx context.Context) (bool, error) {
 	return reply.Known, nil
 }
 
-// state is what it streams, or what of it is news.
+// state returns the streams, or the changed part of them.
 func (p *projector) state(only string, before []map[uint16]told) (*wire.ProjectorReport, []map[uint16]told) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -379,7 +379,7 @@ type indexer struct {
 	held   uint64
 }
 
-// hosted is a bucket of which an indexer has copies.
+// hosted is a bucket of which the indexer has copies.
 type hosted struct {
 	b        *kvBucket
 	stable   wire.BucketStability
@@ -455,7 +455,7 @@ func (n *indexer) register(ctx context.Context) error {
 	return err
 }
 
-// place takes over which copies are here.
+// place takes over the list of the indexer's copies.
 func (n *indexer) place(d *wire.Definitions) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -536,7 +536,7 @@ func (n *indexer) stability(_ context.Context, req *wire.StabilityRequest) (*wir
 	return &wire.StabilityReply{Missing: missing}, nil
 }
 
-// state is everything; HW only of the buckets of which it is wanted.
+// state returns the full report, with HW only for the buckets for which it is wanted.
 func (n *indexer) state(wantsHW func(bucket string) bool) *wire.IndexerReport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -578,7 +578,7 @@ func (h *hosted) accept(streams []stream, version uint64) {
 	}
 }
 
-// next is the number of the next report or hello.
+// next returns the number of the next report or hello.
 func (n *indexer) next() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -24,14 +24,15 @@ import (
 	"tidemark/manager"
 )
 
-// asManager is the environment variable that makes this test binary one manager instead: its manager.Config as JSON.
+// asManager is the environment variable that makes this test binary run as one manager: it holds the manager.Config
+// as JSON.
 const asManager = "TIDEMARK_SCALE_MANAGER"
 
 type managerConfig struct {
 	Name, Dir, REST, Raft string
 	Join                  []string
 	Log                   string
-	Profile               string // file for a CPU profile of its whole life; "" none
+	Profile               string // file for a CPU profile of the whole run; "": none
 }
 
 func TestMain(m *testing.M) {
@@ -52,7 +53,7 @@ func runManager(text string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	go func() { // the pipe ends with the test, however that ends
+	go func() { // the pipe is closed when the test ends, however it ends
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
 	}()
@@ -80,10 +81,10 @@ func runManager(text string) error {
 type process struct {
 	name, url, config string
 	cmd               *exec.Cmd
-	input             io.Closer // held open for as long as it is to live
+	input             io.Closer // held open until the process has to end
 }
 
-// startManagers starts n managers of one cluster; they end with the test.
+// startManagers starts n managers of one cluster, which end with the test.
 func startManagers(t *testing.T, n int, level, profiles string) (all []*process) {
 	t.Helper()
 	addrs := ports.Addrs(t, 2*n)
@@ -107,7 +108,7 @@ func startManagers(t *testing.T, n int, level, profiles string) (all []*process)
 	return all
 }
 
-// start starts it, or starts it again. It ends when its standard input does.
+// start starts the process, also again after it has ended. The process ends when its standard input does.
 func (p *process) start() error {
 	p.cmd = exec.Command(os.Args[0])
 	p.cmd.Env = append(os.Environ(), asManager+"="+p.config)
@@ -130,7 +131,7 @@ func (p *process) stop() {
 
 func (p *process) kill() { _ = p.cmd.Process.Kill() }
 
-// usage is what a process has used since it began.
+// usage holds the resources that a process has used since its start.
 type usage struct {
 	at           time.Time
 	cpu          time.Duration
@@ -180,7 +181,7 @@ func (p *process) usage() (u usage, err error) {
 	return u, nil
 }
 
-// metric reads one value of a manager's /metrics; false when it is not there.
+// metric returns a value of a manager's /metrics, false if it is missing.
 func (p *process) metric(ctx context.Context, name string) (float64, bool) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/metrics", nil)
 	if err != nil {

@@ -35,7 +35,7 @@ var (
 	logLevel = flag.String("scale.log", "error", "log level of the managers")
 )
 
-// patience is a guard against hanging, nothing that is measured.
+// patience detects hangs; it is not a measured limit.
 const patience = 5 * time.Minute
 
 // run is a cluster with its simulated components.
@@ -45,11 +45,11 @@ type run struct {
 	w        *world
 	managers []*process
 	client   *client.Client
-	hosting  int // pairs of bucket and indexer that hosts something of it
+	hosting  int // pairs of a bucket and an indexer that hosts some of it
 }
 
-// TestLeader: what the leader does for stability timestamps does not grow with the mutation rate, and a leader change
-// opens no stream anew. With flags it is the scale run of docs/scale.md.
+// TestLeader checks that the leader's work for stability timestamps does not grow with the mutation rate, and that a
+// leader change reopens no stream. With flags it is the scale run of docs/scale.md.
 func TestLeader(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience+time.Duration(4+*changes)**window)
 	defer cancel()
@@ -108,7 +108,7 @@ func (r *run) components() {
 		time.Since(began).Round(time.Millisecond))
 }
 
-// until requests the status until it is as expected.
+// until requests the status until a condition holds.
 func (r *run) until(what string, ok func(*v1.Status) bool) v1.Status {
 	r.t.Helper()
 	for {
@@ -124,7 +124,7 @@ func (r *run) until(what string, ok func(*v1.Status) bool) v1.Status {
 	}
 }
 
-// indexes creates them all and waits until they are ready.
+// indexes creates all indexes and waits until they are ready.
 func (r *run) indexes() {
 	r.t.Helper()
 	began := time.Now()
@@ -164,7 +164,7 @@ func (r *run) indexes() {
 		float64(r.hosting)/float64(*indexers))
 }
 
-// leader returns the process that leads.
+// leader returns the leader's process.
 func (r *run) leader() *process {
 	r.t.Helper()
 	s := r.until("a leader", func(s *v1.Status) bool {
@@ -177,14 +177,14 @@ func (r *run) leader() *process {
 	return r.managers[i]
 }
 
-// counts are what came to the simulated components.
+// counts holds the numbers of requests that the simulated components received.
 type counts struct{ requests, stabilities, reports, refused int64 }
 
 func (r *run) counts() counts {
 	return counts{r.w.requests.Load(), r.w.stabilities.Load(), r.w.reports.Load(), r.w.refused.Load()}
 }
 
-// commits is how many commands the leader has applied.
+// commits returns the number of commands that the leader has applied.
 func (r *run) commits(l *process) int64 {
 	r.t.Helper()
 	v, ok := l.metric(r.ctx, "tidemark_manager_cas")
@@ -194,7 +194,7 @@ func (r *run) commits(l *process) int64 {
 	return int64(v)
 }
 
-// measure looks at the leader for a while, at a mutation rate.
+// measure observes the leader for a while, at a mutation rate.
 func (r *run) measure(rate float64) {
 	r.t.Helper()
 	r.w.setRate(rate)
@@ -225,8 +225,8 @@ func (r *run) measure(rate float64) {
 		float64(v.in-u.in)/took/1e6, float64(v.out-u.out)/took/1e6,
 		per(c.reports, d.reports), per(c.refused, d.refused), float64(commits)/whole, per(c.stabilities, d.stabilities),
 		per(c.requests, d.requests), q[0], q[1], q[2], n)
-	// At any rate, five commands a second promote, and each is sent to each host of a bucket once; a timestamp that
-	// is not acknowledged is sent again after a second.
+	// Whatever the rate, the leader commits five promotions a second, and sends each to each host of a bucket once; a
+	// timestamp that is not acknowledged is sent again after a second.
 	if most := int64(5*whole) + 2; commits > most {
 		r.t.Errorf("at %.0f mutations/s the leader committed %d times in %.1f s, want at most %d", rate, commits, whole, most)
 	}

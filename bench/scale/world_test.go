@@ -11,16 +11,16 @@ import (
 	"tidemark/timestamp"
 )
 
-// world is what the simulated components share: KV's seqnos, and which projector streams which vbucket.
+// world is the state that the simulated components share: KV's seqnos, and which projector streams which vbucket.
 type world struct {
 	buckets  []*kvBucket
 	byName   map[string]*kvBucket
 	managers []string // base URLs
 	began    time.Time
 
-	requests, stabilities atomic.Int64 // commands of the leader; those with stability timestamps
-	reports, refused      atomic.Int64 // answered by a leader that has the component registered; others
-	reopened              atomic.Int64 // streams that were begun
+	requests, stabilities atomic.Int64 // commands of the leader, and those of them with stability timestamps
+	reports, refused      atomic.Int64 // reports answered by a leader that has the component registered, and other reports
+	reopened              atomic.Int64 // streams begun
 	latency               histogram    // from the mutation to the stability timestamp that covers it, at each indexer
 }
 
@@ -38,7 +38,7 @@ type kvBucket struct {
 }
 
 type stream struct {
-	projector index.ProjectorID // "" none
+	projector index.ProjectorID // "": none
 	inc       index.Incarnation
 }
 
@@ -66,20 +66,20 @@ func (w *world) setRate(perSecond float64) {
 	}
 }
 
-// total is how many mutations a bucket has had; they go round the vbuckets.
+// total returns how many mutations a bucket has had, distributed over the vbuckets in turn.
 func (b *kvBucket) total() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return uint64(b.base + b.rate*time.Since(b.since).Seconds())
 }
 
-// high returns the seqno of a vbucket after so many mutations of its bucket.
+// high returns the seqno of a vbucket after the given number of mutations of its bucket.
 func (b *kvBucket) high(v int, total uint64) uint64 {
 	n := uint64(len(b.branches))
 	return (total + n - 1 - uint64(v)) / n
 }
 
-// hw returns the positions of all vbuckets after so many mutations of the bucket.
+// hw returns the positions of all vbuckets after the given number of mutations of the bucket.
 func (b *kvBucket) hw(total uint64) timestamp.Vector {
 	hw := timestamp.New(len(b.branches))
 	for v := range b.branches {
@@ -90,7 +90,7 @@ func (b *kvBucket) hw(total uint64) timestamp.Vector {
 	return hw
 }
 
-// age returns how long ago the bucket had had that many mutations; negative if that is unknown.
+// age returns how long ago the bucket had that number of mutations; negative if that is unknown.
 func (b *kvBucket) age(total uint64) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -100,7 +100,7 @@ func (b *kvBucket) age(total uint64) time.Duration {
 	return time.Since(b.since) - time.Duration((float64(total)-b.base)/b.rate*float64(time.Second))
 }
 
-// begin notes the streams that a projector has begun.
+// begin records the streams that a projector has begun.
 func (b *kvBucket) begin(p index.ProjectorID, v int, inc index.Incarnation) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -108,7 +108,7 @@ func (b *kvBucket) begin(p index.ProjectorID, v int, inc index.Incarnation) {
 	b.version++
 }
 
-// present returns a copy of the streams, unless the caller has that version already.
+// present returns a copy of the streams, unless the caller already has that version.
 func (b *kvBucket) present(version uint64) ([]stream, uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -118,7 +118,7 @@ func (b *kvBucket) present(version uint64) ([]stream, uint64) {
 	return slices.Clone(b.streams), b.version
 }
 
-// histogram is of durations, in milliseconds.
+// histogram is a histogram of durations, in milliseconds.
 type histogram struct {
 	mu sync.Mutex
 	ms []float64

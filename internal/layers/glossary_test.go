@@ -16,7 +16,7 @@ var (
 	inCode      = regexp.MustCompile("`(\\w+)\\.(\\w+)`")
 )
 
-// TestGlossary: each word is there once, in order, and is something in the code.
+// TestGlossary checks that each word is there once, in order, and that its name exists in the code.
 func TestGlossary(t *testing.T) {
 	all := read(t)
 	names := map[string]bool{}
@@ -53,7 +53,7 @@ func TestGlossary(t *testing.T) {
 	}
 }
 
-// exported lists the exported names that a file declares at its top.
+// exported lists the exported top-level names of a file.
 func exported(tree *ast.File) map[string]bool {
 	names := map[string]bool{}
 	for _, d := range tree.Decls {

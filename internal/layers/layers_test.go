@@ -1,5 +1,4 @@
-// Package layers keeps the arrows pointing down: a package imports only packages of a lower floor
-// (docs/architecture.md).
+// Package layers checks that a package imports only packages of a lower floor (docs/architecture.md).
 package layers
 
 import (
@@ -14,7 +13,7 @@ import (
 
 const module = "tidemark/"
 
-// floor is the one table of the architecture.
+// floor is the table of the architecture's floors.
 var floor = map[string]int{
 	"index": 0, "timestamp": 0, "collate": 0, "errcode": 0, "internal/loglimit": 0,
 	"kv/mcbp": 1, "kv/access": 2, "partition": 1, "keyversion": 1, "indexer/scanport": 1, "kv/connstr": 1,
@@ -39,17 +38,18 @@ var floor = map[string]int{
 	"internal/testing/ddlhistory": 11, "bench": 11, "deploy": 11, "internal/layers": 11, "internal/modulepath": 11,
 }
 
-// pure is the highest floor that holds no I/O, no clock, no lock and no chance.
+// pure is the highest floor without I/O, clock, lock and randomness.
 const pure = 3
 
-// pureAbove are packages above it that hold none of these either, but for a logger that they are given.
+// pureAbove lists packages of higher floors that have none of these either, except for a logger that they are given.
 var pureAbove = []string{"manager/coordinator/core", "manager/api/v1", "manager/statistics"}
 
-// impure are the imports that pure floors may not hold.
+// impure lists the imports that pure floors must not have.
 var impure = []string{"os", "net", "net/http", "sync", "sync/atomic", "context", "math/rand", "math/rand/v2",
 	"crypto/rand", "log", "log/slog"}
 
-// lookup gives the room and the floor of a package; one below a listed folder (kv/store) belongs to the folder's room.
+// lookup returns the room and the floor of a package; a package below a listed folder (kv/store) belongs to the
+// folder's room.
 func lookup(name string) (room string, level int, ok bool) {
 	for n := name; n != ""; {
 		if f, ok := floor[n]; ok {
@@ -64,7 +64,7 @@ func lookup(name string) (room string, level int, ok bool) {
 	return name, 0, false
 }
 
-// TestShipped: the shipped program has nothing that is for tests only.
+// TestShipped checks that the shipped program contains nothing that is for tests only.
 func TestShipped(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "tidemark/cmd/tidemark").Output()
 	if err != nil {
@@ -77,7 +77,7 @@ func TestShipped(t *testing.T) {
 	}
 }
 
-// TestDrawsAreFixed: tests that draw by chance draw the same in each run.
+// TestDrawsAreFixed checks that random tests draw the same in each run.
 func TestDrawsAreFixed(t *testing.T) {
 	const format = `{{.ImportPath}} {{.TestImports}} {{.XTestImports}}`
 	out, err := exec.Command("go", "list", "-f", format, "../../...").Output()

@@ -12,10 +12,10 @@ import (
 
 const root = "../.."
 
-// tree is what lies below the root, by path from there.
+// tree holds the files below the root, by path from there.
 type tree map[string]string
 
-// read takes in all pages and all code.
+// read reads all pages and all code.
 func read(t *testing.T) tree {
 	t.Helper()
 	all := tree{}
@@ -57,7 +57,7 @@ var (
 	declared    = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz)\w*)\(`)
 )
 
-// anchors gives the places of a page that a link can name.
+// anchors returns the places of a page that a link can name.
 func anchors(page string) map[string]bool {
 	all := map[string]bool{}
 	code := false
@@ -72,7 +72,7 @@ func anchors(page string) map[string]bool {
 	return all
 }
 
-// TestPages holds the pages to the code and to each other.
+// TestPages checks that the pages agree with the code and with each other.
 func TestPages(t *testing.T) {
 	all := read(t)
 	if len(all) < 300 {
@@ -84,7 +84,7 @@ func TestPages(t *testing.T) {
 	t.Run("figures", all.figures)
 }
 
-// links: every link between the pages, and every page that code names, is there.
+// links checks that the target of every link between the pages exists, and every page that code names.
 func (all tree) links(t *testing.T) {
 	for name, text := range all {
 		for _, at := range pageName.FindAllString(text, -1) {
@@ -113,7 +113,7 @@ func (all tree) links(t *testing.T) {
 	}
 }
 
-// requirements: whoever meets an id in the code finds in docs/requirements.md what it is.
+// requirements checks that docs/requirements.md explains each id that appears in the code.
 func (all tree) requirements(t *testing.T) {
 	known := map[string]bool{}
 	for _, id := range requirement.FindAllString(all["docs/requirements.md"], -1) {
@@ -131,7 +131,7 @@ func (all tree) requirements(t *testing.T) {
 	}
 }
 
-// tests gives the names of all tests and benchmarks by folder.
+// tests returns the names of all tests and benchmarks by folder.
 func (all tree) tests() map[string][]string {
 	tests := map[string][]string{}
 	for name, text := range all {
@@ -146,7 +146,7 @@ func (all tree) tests() map[string][]string {
 	return tests
 }
 
-// seen: docs/requirements.md has tests for each id, or says that there are none, and they are there.
+// seen checks that docs/requirements.md lists existing tests for each id, or states that there are none.
 func (all tree) seen(t *testing.T) {
 	what, tests, found := strings.Cut(all["docs/requirements.md"], "\n## Who sees it\n")
 	if !found {
@@ -182,7 +182,7 @@ func (all tree) seen(t *testing.T) {
 	}
 }
 
-// figures: the tests and benchmarks that the pages with figures name are there.
+// figures checks that the tests and benchmarks exist that the pages with figures name.
 func (all tree) figures(t *testing.T) {
 	tests := all.tests()
 	for page, least := range map[string]int{"docs/performance.md": 30, "docs/campaigns.md": 10, "docs/rivals.md": 3} {
@@ -192,10 +192,10 @@ func (all tree) figures(t *testing.T) {
 	}
 }
 
-// named looks for the tests and benchmarks that a page names, and returns how many there are.
+// named checks the tests and benchmarks that a page names, and returns their number.
 func (all tree) named(t *testing.T, page string, tests map[string][]string) (seen int) {
 	for _, m := range inPackage.FindAllStringSubmatch(all[page], -1) {
-		if m[2] == "./pkg" { // where the form itself is explained
+		if m[2] == "./pkg" { // where the page explains the form of these names
 			continue
 		}
 		seen++

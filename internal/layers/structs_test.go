@@ -11,16 +11,16 @@ import (
 	"testing"
 )
 
-// mostFields is how many fields a struct has without a defence.
+// mostFields is the number of fields that a struct may have without a documented reason.
 const mostFields = 20
 
-// Why a struct has more.
+// Reasons for more fields.
 const (
 	flags = "the settings of a process, as flat as its flags and its file"
 	body  = "a body of an interface, as flat as who reads it has it"
 )
 
-// large are the structs with more than mostFields fields, and why they are not several.
+// large lists the structs with more than mostFields fields, and why they are not split.
 var large = map[string]string{
 	"indexer.Config":               flags,
 	"manager.Config":               flags,
@@ -58,7 +58,7 @@ var large = map[string]string{
 	"client/topic.Subscription":    "one subscription: what is set before use, then one lock with what it guards",
 }
 
-// TestLargeStructs: a struct of the product with many fields has a reason that is written down.
+// TestLargeStructs checks that each struct of the product with many fields has a documented reason.
 func TestLargeStructs(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}

@@ -16,7 +16,7 @@ var (
 	question = regexp.MustCompile("(?m)^\\| …(.+) \\| (`.+`) \\|$")
 )
 
-// functions returns what functions a file has, by name and by type and name.
+// functions returns the functions of a file, by name and by type and name.
 func functions(t *testing.T, path string) map[string]bool {
 	t.Helper()
 	tree, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, path), nil, 0)
@@ -44,8 +44,8 @@ func functions(t *testing.T, path string) map[string]bool {
 	return names
 }
 
-// TestWalks: docs/reading-order.md leads through files and functions that there are, and answers each question with at
-// most three files.
+// TestWalks checks that the files and functions exist through which docs/reading-order.md leads, and that it answers
+// each question with at most three files.
 func TestWalks(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs/reading-order.md"))
 	if err != nil {

@@ -1,9 +1,9 @@
-// Command gocbcore shows that Couchbase's gocbcore agents work against an embedded KV node: documents with the KV
-// agent, a stream with the DCP agent; then a collection is made, written, streamed and dropped.
+// Command gocbcore checks that Couchbase's gocbcore agents work against an embedded KV node: documents with the KV
+// agent, a stream with the DCP agent; then a collection is created, written, streamed and dropped.
 //
 //	go run ./kv/clients/gocbcore HOST:PORT USER PASSWORD BUCKET
 //
-// It prints what worked and ends with "ok", or with the first thing that is not as it should be.
+// It prints what worked and ends with "ok", or with the first failure.
 package main
 
 import (
@@ -156,7 +156,7 @@ func documents(kv *gocbcore.Agent) (last gocbcore.MutationToken, err error) {
 	return last, nil
 }
 
-// observer takes a stream's messages.
+// observer receives a stream's messages.
 type observer struct {
 	seen  chan string
 	ended chan error
@@ -180,10 +180,10 @@ func (o *observer) ModifyCollection(gocbcore.DcpCollectionModification) {}
 func (o *observer) OSOSnapshot(gocbcore.DcpOSOSnapshot)                 {}
 func (o *observer) SeqNoAdvanced(gocbcore.DcpSeqNoAdvanced)             {}
 
-// maxItems bounds what the observer holds; the bucket of an example is small.
+// maxItems bounds the items that the observer holds; the bucket of an example is small.
 const maxItems = 10_000
 
-// stream takes the vbucket of the token up to it: the last thing must be the deletion.
+// stream streams the vbucket of the token up to it: the last item must be the deletion.
 func stream(dcp *gocbcore.DCPAgent, to gocbcore.MutationToken) error {
 	o := &observer{seen: make(chan string, maxItems), ended: make(chan error, 1)}
 	if err := await("dcp stream", func(done chan<- error) (gocbcore.PendingOp, error) {
@@ -212,13 +212,13 @@ func stream(dcp *gocbcore.DCPAgent, to gocbcore.MutationToken) error {
 	return nil
 }
 
-// The scope and the collection that the example makes.
+// The scope and the collection that the example creates.
 const (
 	exampleScope      = "gocbcore_example"
 	exampleCollection = "people"
 )
 
-// manage asks the node's REST interface, by the calls that Couchbase's documentation has for scopes and collections.
+// manage sends a request to the node's REST interface, as documented by Couchbase for scopes and collections.
 func manage(kv *gocbcore.Agent, method, path, form string) error {
 	return await(method+" "+path, func(done chan<- error) (gocbcore.PendingOp, error) {
 		return kv.DoHTTPRequest(&gocbcore.HTTPRequest{Service: gocbcore.MgmtService, Method: method, Path: path,
@@ -236,7 +236,8 @@ func manage(kv *gocbcore.Agent, method, path, form string) error {
 	})
 }
 
-// collections makes a collection, writes and reads there, streams what is in it alone, drops it, and makes it again.
+// collections creates a collection, writes and reads there, streams that collection alone, drops it, and creates it
+// again.
 func collections(kv *gocbcore.Agent, dcp *gocbcore.DCPAgent, bucket string) error {
 	scopes := "/pools/default/buckets/" + bucket + "/scopes"
 	members := scopes + "/" + exampleScope + "/collections"

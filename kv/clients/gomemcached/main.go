@@ -1,11 +1,10 @@
-// Command gomemcached shows that Couchbase's gomemcached client works against an embedded KV node: documents, counters,
-// CAS, statistics, and a DCP stream.
+// Command gomemcached checks that Couchbase's gomemcached client works against an embedded KV node: documents,
+// counters, CAS, statistics, and a DCP stream.
 //
 //	tidemark kv --allow-plain --buckets plain:5a3e:1 …
 //	go run ./kv/clients/gomemcached HOST:PORT USER PASSWORD BUCKET
 //
-// The bucket has one vbucket. It prints what worked and ends with "ok", or with the first thing that is not as it
-// should be.
+// The bucket has one vbucket. It prints what worked and ends with "ok", or with the first failure.
 package main
 
 import (
@@ -68,7 +67,7 @@ func connect(addr, user, password, bucket string) (*memcached.Client, error) {
 	return c, nil
 }
 
-// want makes an error of an answer that is not the expected one.
+// want returns an error for an answer that is not the expected one.
 func want(what string, got, wanted any, err error) error {
 	if err == nil && fmt.Sprint(got) == fmt.Sprint(wanted) {
 		return nil
@@ -170,7 +169,7 @@ func statistics(c *memcached.Client) error {
 	return nil
 }
 
-// stream takes vbucket 0 from its beginning to its present end: only the newest version of each key.
+// stream streams vbucket 0 from its beginning to its present end: only the newest version of each key.
 func stream(c *memcached.Client) error {
 	seqnos, err := c.GetAllVbSeqnos(nil)
 	if err != nil {

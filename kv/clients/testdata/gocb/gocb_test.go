@@ -1,5 +1,5 @@
-// Package gocb holds the embedded KV to Couchbase's own SDK for Go: what an application does first has to work. It is a
-// module of its own, since that SDK brings much along that nothing else here needs:
+// Package gocb tests the embedded KV with Couchbase's own SDK for Go: what an application does first must work. It is
+// a separate module, because the SDK has many dependencies that nothing else here needs:
 //
 //	cd kv/clients/testdata/gocb && go test ./...
 package gocb
@@ -27,7 +27,7 @@ const (
 	patience       = time.Minute
 )
 
-// run starts the nodes of a cluster and returns them with what stops each.
+// run starts the nodes of a cluster and returns them with the functions that stop each.
 func run(t *testing.T, nodes, replicas int) (all []*kv.Node, stops []func()) {
 	t.Helper()
 	var peers []kv.Peer
@@ -87,7 +87,7 @@ func connect(t *testing.T, seeds string) (*gocb.Cluster, *gocb.Bucket) {
 	return c, b
 }
 
-// Whichever way it finds the cluster, it reads and writes, and knows the buckets and its user.
+// Whichever way the client finds the cluster, it reads and writes, and sees the buckets and its user.
 func TestConnect(t *testing.T) {
 	nodes, _ := run(t, 1, 0)
 	_, kvPort, _ := net.SplitHostPort(nodes[0].MemcachedAddr())
@@ -136,7 +136,7 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// A node that has died is failed over by REST, and a client that is connected goes on at the other.
+// A dead node is failed over by REST, and a connected client continues at the other one.
 func TestFailover(t *testing.T) {
 	nodes, stops := run(t, 2, 1)
 	_, b := connect(t, "couchbase://"+nodes[0].MemcachedAddr())
@@ -148,7 +148,7 @@ func TestFailover(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// It dies when the other one has everything, of which that may not have heard yet.
+	// It dies when the other one has everything, although that may not have been notified yet.
 	for deadline := time.Now().Add(patience); !follows(nodes[0], nodes[1]); {
 		if time.Now().After(deadline) {
 			t.Fatal("the replicas do not follow")
@@ -172,7 +172,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// follows says whether a node has whole copies of all that is active at another one.
+// follows reports whether a node has complete copies of all active vbuckets of another one.
 func follows(n, active *kv.Node) bool {
 	have := map[uint16]kv.CopyView{}
 	for _, c := range n.View().Copies["world"] {
@@ -205,7 +205,7 @@ func post(t *testing.T, n *kv.Node, path string, form url.Values) {
 	}
 }
 
-// manageBucket makes a bucket and drops it, as applications do.
+// manageBucket creates a bucket and drops it, as applications do.
 func manageBucket(t *testing.T, c *gocb.Cluster, name string) {
 	t.Helper()
 	settings := gocb.CreateBucketSettings{BucketSettings: gocb.BucketSettings{Name: name, RAMQuotaMB: 128,
@@ -226,7 +226,7 @@ func manageBucket(t *testing.T, c *gocb.Cluster, name string) {
 	if _, err := b.DefaultCollection().Upsert("k", 1, nil); err != nil {
 		t.Fatal(err)
 	}
-	// What it reads of a bucket it may write again, with what it wants changed.
+	// What the client reads of a bucket it may write back, with its changes.
 	have, err := c.Buckets().GetBucket(name, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -265,7 +265,7 @@ func manageBucket(t *testing.T, c *gocb.Cluster, name string) {
 	}
 }
 
-// Users are made, changed and removed by the SDK's own user manager, while clients of theirs are connected.
+// Users are created, changed and removed by the SDK's own user manager, while their clients are connected.
 func TestUsers(t *testing.T) {
 	nodes, _ := run(t, 2, 0)
 	seeds := "couchbase://" + nodes[0].MemcachedAddr()
@@ -311,7 +311,7 @@ func TestUsers(t *testing.T) {
 	if _, err := docs.Upsert("k", 2, nil); !errors.Is(err, gocb.ErrAuthenticationFailure) {
 		t.Fatalf("a reader writes: %v", err)
 	}
-	grant("", "data_reader", "data_writer") // with the password as it is
+	grant("", "data_reader", "data_writer") // with the password unchanged
 	if _, err := docs.Upsert("k", 2, nil); err != nil {
 		t.Fatalf("who may write by now: %v", err)
 	}
