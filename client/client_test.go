@@ -282,7 +282,7 @@ func oneEnds(t *testing.T, server, says string) {
 	}
 }
 
-// TestServersByIPv6: an address with a zone is one, and who left the brackets out is told.
+// TestServersByIPv6: an address with a zone is accepted; the error for an address without brackets says so.
 func TestServersByIPv6(t *testing.T) {
 	o := Options{Servers: []string{"[fe80::1%lo]:9520", "[::1]:9520"}}
 	all, err := o.servers()

@@ -37,7 +37,7 @@ func TestUntrusted(t *testing.T) {
 		name    string
 		servers []string
 		conf    *tls.Config
-		want    []string // in the error; none: there is none
+		want    []string // in the error; none: no error
 	}{
 		{"another CA", []string{certified.URL}, nobody, []string{certified.URL, "unknown authority"}},
 		{"another name", []string{wrongName}, ca, []string{wrongName, "localhost"}},

@@ -65,7 +65,7 @@ func TestListBesideBusyBucket(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.buckets.named["b"] = k
-	for range 2 * copies.ControlInbox { // nobody takes them
+	for range 2 * copies.ControlInbox { // the loop does not run: none of them is taken
 		k.SetGeneration(1, 0)
 	}
 	unlocked := make(chan struct{})

@@ -19,7 +19,7 @@ import (
 // TestCopiesRemovedDuringAScan drops the index of a scan, or moves its copy away, after the scan's first row.
 // The scan still returns all rows of its snapshot in order. A scan without stability continues with another copy, or
 // fails at its next page because there is no such index. A timestamp that was kept for the index is not valid for
-// another one. The files are removed when nobody reads them any more.
+// another one. The files are removed when they have no readers any more.
 func TestCopiesRemovedDuringAScan(t *testing.T) {
 	t.Parallel()
 	const rows = scan.PageRows + 2000

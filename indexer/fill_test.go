@@ -390,7 +390,7 @@ func TestFillDropped(t *testing.T) {
 }
 
 // TestFillRollback checks that files from before a rollback are not installed if the rollback is known here. If KV
-// left the branch and nobody knows, what is not on the branch is taken again.
+// left the branch and no component has noticed it yet, what is not on the branch is taken again.
 func TestFillRollback(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -532,7 +532,7 @@ func TestFillResumesAfterACrash(t *testing.T) {
 	}
 }
 
-// TestFillWaitsForABusySource checks that a copy waits for a source that says that it is sending to others.
+// TestFillWaitsForABusySource checks that a copy waits for a source that reports that it is sending to others.
 func TestFillWaitsForABusySource(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)

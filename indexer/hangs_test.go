@@ -231,7 +231,7 @@ func TestHungCopyDoesNotBlockLists(t *testing.T) {
 }
 
 // TestHungCopyIsWantedAgain checks that a copy that hangs while it is being removed, and that a list
-// wants again, is made when the disk works again, in a folder that nobody else writes to.
+// wants again, is made when the disk works again, in a folder to which nothing else writes.
 func TestHungCopyIsWantedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -248,7 +248,7 @@ func TestHungCopyIsWantedAgain(t *testing.T) {
 }
 
 // TestRemovalOfReceivedFilesHangs checks a copy that is added while the removal of its received files hangs: no list
-// waits for it, and the leader does not hear that the copy is there.
+// waits for it, and the copy is not reported to the leader.
 func TestRemovalOfReceivedFilesHangs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -471,8 +471,8 @@ func TestListsBesideHangs(t *testing.T) {
 
 // TestIDIsReusedWhileItsCopyHangs sends a list, as after a restore, in which another index has the id of one
 // that is here, and the old one hangs when it is removed. Scans do not get the old one's rows, not even those that
-// are still written to it, and the leader does not hear that the copy is here. When the old one is gone the new one
-// is made.
+// are still written to it, and the copy is not reported to the leader. When the old one is gone the new one is
+// created.
 func TestIDIsReusedWhileItsCopyHangs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

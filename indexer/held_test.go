@@ -8,8 +8,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestHeldListOfLeadersIsStored checks that an indexer stores what leaders tell about which node holds what, and
-// keeps what they omit because the indexer knows it.
+// TestHeldListOfLeadersIsStored checks that an indexer stores the leader's list of which node holds what, and keeps
+// it when the leader omits the list because the indexer already has it.
 func TestHeldListOfLeadersIsStored(t *testing.T) {
 	x := &Indexer{catalog: noCatalog()}
 	r := &reporter{x: x}

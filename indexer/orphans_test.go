@@ -144,7 +144,7 @@ func TestListThatCannotBeStored(t *testing.T) {
 	}
 }
 
-// TestOrphanDropped checks that an orphan is dropped after its grace period only if the current leader says so.
+// TestOrphanDropped checks that an orphan is dropped after its grace period only if the current leader commands it.
 func TestOrphanDropped(t *testing.T) {
 	w := newWorld(t)
 	w.tweak = func(c *Config) { c.OrphanGrace = time.Millisecond }
@@ -182,7 +182,7 @@ func TestOrphanDropped(t *testing.T) {
 }
 
 // TestFolderWithForeignContents checks that a folder that does not belong to the copy in its name is an orphan like
-// others: it is kept and reported, is removed when its grace period is over and the leader has said so, and makes
+// others: it is kept and reported, is removed when its grace period is over and the leader commands it, and makes
 // room for the copy of that number when one is wanted.
 func TestFolderWithForeignContents(t *testing.T) {
 	w := newWorld(t)
@@ -338,7 +338,7 @@ func TestOtherIndexUnderTheId(t *testing.T) {
 	d.Fence.Epoch = 9
 	w.push(d)
 	for id, want := range map[index.CopyID]index.ID{10: 2, 20: 1} {
-		w.until(fmt.Sprintf("copy %d is of index %d", id, want), func() bool { // when nobody reads the old one any more
+		w.until(fmt.Sprintf("copy %d is of index %d", id, want), func() bool { // when the old one has no readers any more
 			s, ok := w.x.store.Slice(id)
 			return ok && s.Meta().Index == want && s.Meta().CreatedMS != 0
 		})

@@ -13,12 +13,13 @@ import (
 )
 
 // TestRunningScans checks that a scan that waits and one whose client is slow are shown with their user and request,
-// and can be cancelled. The client is told who has cancelled. A slow scan is recorded, with what it waited for.
+// and can be cancelled. The client's error names the user who has cancelled it. A slow scan is recorded, with what it
+// waited for.
 func TestRunningScans(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	s := goStraight(t, long(manyRows), func(s *straight) {
 		s.tune = func(o *scanserver.Options) { o.Slow = time.Nanosecond }
-		s.slow = func(ctx context.Context) { // for as long as somebody waits
+		s.slow = func(ctx context.Context) { // until the caller gives up
 			asked <- struct{}{}
 			<-ctx.Done()
 		}

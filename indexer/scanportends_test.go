@@ -267,7 +267,7 @@ func code(err error) errcode.Code {
 func TestDisconnectedClientEndsItsScan(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	s := goStraight(t, long(manyRows), func(s *straight) {
-		s.slow = func(ctx context.Context) { // for as long as somebody waits
+		s.slow = func(ctx context.Context) { // until the caller gives up
 			asked <- struct{}{}
 			<-ctx.Done()
 		}

@@ -247,7 +247,7 @@ func (w *world) side(ctx context.Context, q *wire.StreamRequest) (*wire.StreamRe
 	}
 	var events []keyversion.Event
 	w.mu.Lock()
-	// Like a projector, the stream carries only copies that the newest definitions still have, and says so.
+	// Like a projector, the stream carries only copies that the newest definitions still have, and its BEGIN names them.
 	carried := slices.DeleteFunc(slices.Clone(q.Side.Copies), func(id index.CopyID) bool {
 		return !slices.ContainsFunc(w.copies, func(c partition.Copy) bool { return c.ID == id })
 	})
@@ -456,8 +456,8 @@ func (w *world) write(docs ...testDoc) {
 	w.pumpLocked()
 }
 
-// define places copies on the indexer. The tens of a copy's id are its index. Like a router, the stream says which
-// copies it has from then on, and which no more.
+// define places copies on the indexer. The tens of a copy's id are its index. Like a router, the stream announces
+// which copies it has from then on, and which no more.
 func (w *world) define(ids ...index.CopyID) error {
 	w.mu.Lock()
 	before := w.copies

@@ -148,7 +148,7 @@ func TestStaleFollowerOfAnOpenClusterCloses(t *testing.T) {
 	})
 }
 
-// TestFormerRightsAreNotGranted: an administrator is removed while a follower can store nothing; it admits nobody
+// TestFormerRightsAreNotGranted: an administrator is removed while a follower can store nothing; it admits no user
 // meanwhile. At the moment when it can store again, it does not grant that user the former rights.
 func TestFormerRightsAreNotGranted(t *testing.T) {
 	t.Parallel()

@@ -82,8 +82,8 @@ func TestFollowerDiskIsVisible(t *testing.T) {
 	})
 }
 
-// TestManagersThatStartOnFullDisks: without a leader, and with nothing of the state in memory, each manager says that
-// it belongs to a cluster, and that its disk is full; it accuses none of the others of what it cannot know.
+// TestManagersThatStartOnFullDisks: without a leader, and with nothing of the state in memory, each manager reports
+// that it belongs to a cluster, and that its disk is full; it reports nothing about the others that it cannot know.
 func TestManagersThatStartOnFullDisks(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)

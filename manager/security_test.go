@@ -172,7 +172,7 @@ func allowed(w *who, route *api.RouteInfo) bool {
 }
 
 // TestEveryRouteByEveryRole: each route of the mux is called by every kind of client, on the leader and on a
-// follower: it is refused with 401 or 403 exactly if the route's role says so.
+// follower: it is refused with 401 or 403 exactly if the route's role requires that.
 func TestEveryRouteByEveryRole(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t)

@@ -560,7 +560,7 @@ func TestLostQuorum(t *testing.T) {
 	}
 }
 
-// TestFoldersAndPorts: an error of opening says what and where, and everything opened before is released.
+// TestFoldersAndPorts: an error of opening names what failed and where, and everything opened before is released.
 func TestFoldersAndPorts(t *testing.T) {
 	t.Parallel()
 	addrs := ports.Addrs(t, 4)

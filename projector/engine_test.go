@@ -28,7 +28,7 @@ type engine struct {
 	active  map[uint16]bool
 	streams map[uint16]opened   // open now
 	closed  []opened            // whose END has not been sent yet
-	holdEnd bool                // END after CLOSE is sent when the test says so
+	holdEnd bool                // END after CLOSE is sent when the test lets it
 	hangs   chan any            // it does not answer until this is closed; nil: it does not hang
 	answer  map[uint16]chan any // STREAM_REQ of these vbuckets waits
 	closes  int
@@ -249,7 +249,7 @@ func TestLateEndBelongsToTheOldStream(t *testing.T) {
 	want := []string{"1:STREAM_BEGIN@0", "1:INSERT@1", "1:INSERT@2", "2:STREAM_BEGIN@1", "2:INSERT@2"}
 	w.expect(3, want...)
 	old.end(mcbp.EndClosed)
-	w.define(2, 1, 2) // a switch tells the activation point of the new one alone
+	w.define(2, 1, 2) // a switch announces the activation point of the new one only
 	want = append(want, "2:ACTIVATE@2")
 	w.expect(3, want...)
 	e.stream(3).write(2, 3)

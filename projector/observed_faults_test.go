@@ -103,7 +103,7 @@ func (w *observedWorld) move(ctx context.Context, r *rand.Rand) bool {
 		kv.RebalanceRequest{Remove: []string{w.nodes[r.IntN(len(w.nodes))].conf.NodeID}}) == nil
 }
 
-// failover promotes the replicas of a node: of one that is up and hands over everything, or of one that was killed
+// failover promotes the replicas of a node: of one that is up and transfers everything, or of one that was killed
 // while its replicas lagged, so that acknowledged writes are lost and its branch is no longer KV's.
 func (w *observedWorld) failover(ctx context.Context, k *kvProcess, lose bool) bool {
 	m, rest := w.view(ctx)

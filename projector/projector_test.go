@@ -204,7 +204,7 @@ func (e *endpoint) kinds(k keyversion.Kind) (all []keyversion.Event) {
 // world is a KV node, a projector, its manager and an indexer's ports.
 type world struct {
 	sent    *wire.Definitions // last
-	changes int               // lists that were told as changes
+	changes int               // lists that were sent as changes
 
 	t       testing.TB
 	p       *Projector
@@ -312,7 +312,7 @@ func (w *world) eventually(what string, ok func() bool) {
 	}
 }
 
-// metrics is what the projector's page of metrics says.
+// metrics returns the projector's page of metrics.
 func (w *world) metrics() string {
 	w.t.Helper()
 	answer, err := http.Get(w.url + "/metrics")

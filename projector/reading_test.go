@@ -131,7 +131,7 @@ func TestSideStreamsThatReadAlone(t *testing.T) {
 	})
 	t.Run("late", func(t *testing.T) {
 		p := newPair(t)
-		if err := <-p.beside(p.one(three, four)); err != nil { // nobody else comes
+		if err := <-p.beside(p.one(three, four)); err != nil { // no other reader comes
 			t.Fatal(err)
 		}
 		if err := <-p.beside(p.two(three, four)); err != nil {

@@ -8,7 +8,8 @@ import (
 )
 
 // TestCollectionsOfADeletedBucket: an index whose collection is gone still knows that after its bucket goes, too,
-// and comes back. If the bucket comes back as another one, users are not told to build an index that cannot be built.
+// and comes back. If the bucket comes back as another one, users are not advised to build an index that cannot be
+// built.
 func TestCollectionsOfADeletedBucket(t *testing.T) {
 	n := cluster(t)
 	for i, name := range []string{"gone", "there", "plain"} {

@@ -353,7 +353,7 @@ func TestViewMadeDuringAChangeIsNotCached(t *testing.T) {
 			t.Fatal(err)
 		}
 		step.change()
-		for range 2 { // before somebody has looked again, and after it
+		for range 2 { // before the view was requested again, and after
 			w.keep(1, kept{of, v})
 			got, err := w.View(1)
 			want, _, _ := w.view(1, 1)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestFiles checks that what was written can be read, that a missing and a damaged file are told apart, and that no
-// other files are left.
+// TestFiles checks that what was written can be read, that a missing and a damaged file are distinguished, and that
+// no other files are left.
 func TestFiles(t *testing.T) {
 	dir, got := t.TempDir(), map[string]int{}
 	if err := Read(dir, "a.json", &got); !errors.Is(err, fs.ErrNotExist) {

@@ -217,8 +217,8 @@ func TestTimeOfTheNextLook(t *testing.T) {
 	look(100 * time.Millisecond)
 }
 
-// TestFailuresAreReportedOnce: that a copy cannot be kept safe is told when it begins, not at each of its turns, and
-// again when it has succeeded meanwhile.
+// TestFailuresAreReportedOnce checks that a copy that cannot be kept safe is reported at the first failure, not at
+// each of its turns, and again if it fails after a success.
 func TestFailuresAreReportedOnce(t *testing.T) {
 	var full atomic.Bool
 	st, one := storagetest.OpenOn(t, errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {

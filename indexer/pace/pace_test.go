@@ -9,7 +9,7 @@ import (
 // TestPaceKeepsToItsShare checks that the pace follows the time that the work took, not only the number of things.
 func TestPaceKeepsToItsShare(t *testing.T) {
 	now := time.Unix(1000, 0)
-	gone, cancel := context.WithCancel(t.Context()) // Wait returns at once; p.next says how long it would wait
+	gone, cancel := context.WithCancel(t.Context()) // Wait returns at once; p.next shows how long it would wait
 	cancel()
 	for _, c := range []struct {
 		share float64

@@ -357,8 +357,8 @@ func FuzzCursor(f *testing.F) {
 }
 
 // TestTimestampsAreKeptForPages: nodes are asked to keep the copies that they serve, for all pages of an answer under
-// one id, and the same copies serve each page; if the first page is the last, the next request to them says so. A
-// node without room refuses the page.
+// one id, and the same copies serve each page; if the first page is the last, the next request to them reports that.
+// A node without room refuses the page.
 func TestTimestampsAreKeptForPages(t *testing.T) {
 	f := parted()
 	req, cursor := cursorOf(t, f)

@@ -89,7 +89,7 @@ func (a *asking) wasEnded(round int) bool {
 	return a.ended[round]
 }
 
-// got returns what the channel has received, or says that there is nothing yet.
+// got returns what the channel has received, or that nothing has arrived yet.
 func got(came <-chan answer) string {
 	select {
 	case s := <-came:
@@ -183,7 +183,7 @@ func TestHungRoundDelaysTheNextBriefly(t *testing.T) {
 		if s := got(a3); s != "3 <nil>" {
 			t.Error(s)
 		}
-		a4 := a.share(ctx, "a4") // the first round still hangs, but delays nobody
+		a4 := a.share(ctx, "a4") // the first round still hangs, but delays no caller
 		a.want("a1", "a2", "a3", "a4")
 		cancel()
 		synctest.Wait()
@@ -195,8 +195,8 @@ func TestHungRoundDelaysTheNextBriefly(t *testing.T) {
 	})
 }
 
-// TestRoundContinuesForRemainingCallers checks that a round continues while somebody waits for it, and a moment
-// longer. A round for which nobody waits any more is not started.
+// TestRoundContinuesForRemainingCallers checks that a round continues while a caller waits for it, and a moment
+// longer. A round for which no caller waits any more is not started.
 func TestRoundContinuesForRemainingCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsking(t)

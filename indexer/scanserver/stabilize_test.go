@@ -19,7 +19,7 @@ import (
 	"tidemark/wire"
 )
 
-// heard contains the timestamps that a node has heard of.
+// heard holds the timestamps that a node has received.
 type heard struct {
 	mu      sync.Mutex
 	newest  map[string]wire.BucketStability
@@ -104,7 +104,7 @@ func (l *leader) Stabilize(ctx context.Context, _ string, req *wire.StabilizeReq
 	}
 }
 
-// reach makes a timestamp, but the node does not hear of it.
+// reach makes a timestamp, but does not send it to the node.
 func (l *leader) reach(number uint64, v timestamp.Vector) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,7 +112,7 @@ func (l *leader) reach(number uint64, v timestamp.Vector) {
 		Stability: timestamp.Stability{Ref: timestamp.Ref{Number: number}, Vector: v}}
 }
 
-// promote makes a timestamp, and the node hears of it.
+// promote makes a timestamp and sends it to the node.
 func (l *leader) promote(number uint64, v timestamp.Vector) {
 	l.reach(number, v)
 	l.Published(&l.made)
@@ -186,7 +186,7 @@ func TestScansShareAPoll(t *testing.T) {
 		if wait != 2000 {
 			t.Errorf("the leader is to wait %d ms, want as long as the most patient one", wait)
 		}
-		l.promote(3, vector(7, 12, 12)) // the node hears of it before the leader answers
+		l.promote(3, vector(7, 12, 12)) // the node receives it before the leader answers
 		if s := said(second) + said(third); s != "3waits" {
 			t.Error(s)
 		}
@@ -252,7 +252,7 @@ func TestLostTokenFailsOnlyItsScan(t *testing.T) {
 
 // TestScansHaveTheirOwnTimeouts checks that each scan has its own timeout and its end does not end the wait of others.
 // In a bucket without promotions at most two requests wait at the leader, however many scans wait, and a scan that
-// does not need the vbuckets that are stuck still gets a timestamp that the node hears of.
+// does not need the vbuckets that are stuck still gets a timestamp that the node receives.
 func TestScansHaveTheirOwnTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLeader()

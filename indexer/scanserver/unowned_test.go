@@ -27,8 +27,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestUnownedVBuckets checks that a session scan waits while a vbucket has no owner, because nobody can tell what KV
-// has. If it waits too long, its error has a code of its own and lists the vbuckets.
+// TestUnownedVBuckets checks that a session scan waits while a vbucket has no owner, because no component knows what
+// KV has. If it waits too long, its error has a code of its own and lists the vbuckets.
 func TestUnownedVBuckets(t *testing.T) {
 	var asked, owned atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())

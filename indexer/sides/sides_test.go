@@ -66,7 +66,7 @@ func (p stops) Stop(_ context.Context, _ string, req *wire.StreamStop) error {
 }
 
 // TestSideStreamsOfARemovedBucketEnd checks that the requests of a removed bucket end, and that their projectors are
-// told. core.TestSides checks which.
+// notified. core.TestSides checks which projectors these are.
 func TestSideStreamsOfARemovedBucketEnd(t *testing.T) {
 	now, stopped := time.Unix(1000, 0), make(chan string, 2)
 	l := New(Options{Origins: NewOrigins(false), Registry: prometheus.NewRegistry(), Log: hclog.NewNullLogger(),

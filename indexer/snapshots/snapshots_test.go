@@ -298,7 +298,7 @@ func TestSnapshotsOfPagesAreKept(t *testing.T) {
 }
 
 // TestSnapshotsOfPagesAreBounded checks the limits of what is kept for pages, in total and per caller. A request
-// beyond them gets an error, and nobody loses what is already kept for him.
+// beyond them gets an error, and no caller loses what is already kept for it.
 func TestSnapshotsOfPagesAreBounded(t *testing.T) {
 	clock := time.Unix(1000, 0)
 	snaps := New(3, hclog.NewNullLogger(), func() time.Time { return clock })

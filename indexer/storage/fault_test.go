@@ -582,8 +582,8 @@ func TestUnreadableBlock(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestFullDiskIsLoggedOnce: a copy whose memtable cannot be written is told of when that begins and when it ends, and
-// not with each try in between: all copies of a node try once a second.
+// TestFullDiskIsLoggedOnce checks that a copy whose memtable cannot be written is logged at the first failure and
+// when writes succeed again, and not at each retry in between: all copies of a node retry once a second.
 func TestFullDiskIsLoggedOnce(t *testing.T) {
 	var full atomic.Bool
 	var tries atomic.Int64

@@ -261,7 +261,7 @@ func TestOneAtATime(t *testing.T) {
 
 // TestAbandonedExportIsReleased checks that an export whose receiver never comes for it, or is killed before it
 // reads, blocks others only for a short time. An export that was read from stays reserved for longer, but not as long
-// as if nobody waits.
+// as without waiting receivers.
 func TestAbandonedExportIsReleased(t *testing.T) {
 	for name, c := range map[string]struct {
 		taken, read bool
@@ -482,8 +482,8 @@ func madeForLong(t *testing.T, away time.Duration, made int) {
 	}
 }
 
-// TestReceiverReturnsForASlowExport checks that a receiver of an export that takes long to make is told to come
-// again, and gets it then. Meanwhile nobody else gets one, nor does the same receiver for another copy. The error of
+// TestReceiverReturnsForASlowExport checks that a receiver of an export that takes long to make is asked to retry,
+// and gets it then. Meanwhile no other receiver gets one, nor does the same receiver for another copy. The error of
 // an export that could not be made is returned once.
 func TestReceiverReturnsForASlowExport(t *testing.T) {
 	l := newLink(t)

@@ -26,7 +26,7 @@ func cpu(b *testing.B) time.Duration {
 }
 
 // flood encodes b.N key-versions of one index in batches and sends them. It reuses a frame's memory only when acked
-// says that the frame was acknowledged. It returns when the last one is acknowledged, and reports the CPU time of
+// shows that the frame was acknowledged. It returns when the last one is acknowledged, and reports the CPU time of
 // everything in this process.
 func flood(b *testing.B, size int, send func(frame []byte) error, acked *atomic.Uint64) {
 	var one keyversion.Batch

@@ -509,8 +509,8 @@ func TestFrozenPeerIsNoticed(t *testing.T) {
 	}
 }
 
-// TestDialGivesUp checks that Dial returns when its context ends if the other side accepts and says nothing, and at
-// once if nobody listens.
+// TestDialGivesUp checks that Dial returns when its context ends if the other side accepts and sends nothing, and at
+// once if nothing listens.
 func TestDialGivesUp(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

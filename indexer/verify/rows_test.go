@@ -50,7 +50,7 @@ func TestVerifyIsLinearInTheKeysOfADocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer snap.Close()
-	now := time.Unix(1000, 0) // the clock stands still: the time that is due tells how much was read
+	now := time.Unix(1000, 0) // the clock stands still: the time that is due shows how much was read
 	x := &Verifier{metrics: newMetrics(prometheus.NewRegistry()), now: func() time.Time { return now }}
 	v := &verification{Verifier: x, k: few(vbuckets), atOnce: verifyRows,
 		pace: pace.New(1_000_000_000, 0, x.now)}

@@ -164,8 +164,8 @@ func TestSlowFramesMakeRoom(t *testing.T) {
 	})
 }
 
-// A request that stays half sent ends its connection within the time for a frame, and the log says whose it was; one
-// that ends between two requests is nothing to be told.
+// A request that stays half sent ends its connection within the time for a frame, and the log names its user; the end
+// of a connection between two requests is not logged.
 func TestHalfSentRequestsAreLogged(t *testing.T) {
 	whole, err := mcbp.Append(nil, mcbp.Frame{Header: mcbp.Request(mcbp.OpSet, 0, 0), Extras: make([]byte, 8),
 		Key: []byte("a"), Value: make([]byte, 100)})

@@ -126,7 +126,7 @@ func vouchFor(t *testing.T, a *API) (ticket, token func() errcode.Code) {
 // removed, or when its manager cannot find out for a minute; that the call of an unchanged user continues, and that
 // it leaves nothing behind at its end.
 func TestLongCallEndsWithItsPermission(t *testing.T) {
-	hash := "$argon2id$" // nobody asks for it
+	hash := "$argon2id$" // no caller asks for it
 	for _, tc := range []struct {
 		name  string
 		c     statecontext.Body // nil: nothing happens
@@ -203,10 +203,10 @@ func TestLongCallEndsWithItsPermission(t *testing.T) {
 	}
 }
 
-// TestResumedLeaderIsNotCurrent checks a manager that was stopped and continues: it believes that it leads until Raft
-// has found otherwise. Its user data must not count as current for longer than any other manager's, it must refuse no
-// user by it, and it must not confirm tickets and tokens to indexers and projectors, whose users may have been
-// removed meanwhile.
+// TestResumedLeaderIsNotCurrent checks a manager that was stopped and continues: it considers itself the leader until
+// Raft has found otherwise. Its user data must not count as current for longer than any other manager's, it must
+// refuse no user by it, and it must not confirm tickets and tokens to indexers and projectors, whose users may have
+// been removed meanwhile.
 func TestResumedLeaderIsNotCurrent(t *testing.T) {
 	t.Parallel()
 	node, end := pair(t, 5*time.Second)

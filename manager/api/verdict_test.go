@@ -68,7 +68,7 @@ func TestStatusReportsWhyItWaits(t *testing.T) {
 }
 
 // TestVerdictWithoutLeader checks that components that were not asked are not blamed, and that the remedy is given;
-// with a leader whose coordinator is not active, nothing is judged that only that one knows.
+// with a leader whose coordinator is not active, nothing is judged for which the coordinator's data is needed.
 func TestVerdictWithoutLeader(t *testing.T) {
 	for name, c := range map[string]struct {
 		leader, role string

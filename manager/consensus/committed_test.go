@@ -249,7 +249,8 @@ func (h hung) WriteAt(b []byte, off int64) (int, error) {
 }
 
 // TestHungCommitRecord checks that a disk that hangs on the record counts as hung, as on the log: this node stops
-// acting as leader, and what it shows goes on. When the disk is back, so is the node, and nothing is missing.
+// acting as leader, and what it shows continues to advance. When the disk is back, so is the node, and nothing is
+// missing.
 func TestHungCommitRecord(t *testing.T) {
 	n := led(t, t.TempDir())
 	first, err := n.beginTerm(t.Context())
@@ -295,7 +296,7 @@ type full struct{}
 
 func (full) WriteAt([]byte, int64) (int, error) { return 0, syscall.ENOSPC }
 
-// TestUnwritableCommitRecord: on a full disk what is committed is known until the process ends; that is said once.
+// TestUnwritableCommitRecord: on a full disk what is committed is known until the process ends; this is logged once.
 // The next note after that makes up for all.
 func TestUnwritableCommitRecord(t *testing.T) {
 	var said bytes.Buffer

@@ -13,7 +13,7 @@ import (
 )
 
 // TestChangesEndInTime: two of three voters answer and store nothing, so that no change of members is committed. Each
-// requested change ends at its caller's deadline and says what is known; a request that changes nothing succeeds
+// requested change ends at its caller's deadline and reports what is known; a request that changes nothing succeeds
 // meanwhile. When the disks are well again, changes reported as unknown have a known outcome, and changes reported as
 // not done are not done.
 func TestChangesEndInTime(t *testing.T) {

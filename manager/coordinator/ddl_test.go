@@ -296,8 +296,8 @@ func TestKnownBucketNeedsOneAnswer(t *testing.T) {
 }
 
 // TestProjectorBesideAHungOneAnswers checks that, while the only streaming projector hangs, another live one whose KV
-// node has vbuckets of a known bucket can tell that KV has a bucket. Its answer that there is none stays in doubt. A
-// projector that has reported no such vbuckets may be at another KV cluster, and is not asked.
+// node has vbuckets of a known bucket can report that KV has a bucket. Its answer that there is none stays in doubt.
+// A projector that has reported no such vbuckets may be at another KV cluster, and is not asked.
 func TestProjectorBesideAHungOneAnswers(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.kv["world"].one, w.looks = true, true

@@ -377,7 +377,7 @@ func (c projectorsOf) Stop(ctx context.Context, addr string, req *wire.StreamSto
 	if err := p.enter(ctx, &req.Fence, false); err != nil {
 		return err
 	}
-	_ = p.askKV(ctx, req.Bucket) // its streams no longer count, whether KV is told or not
+	_ = p.askKV(ctx, req.Bucket) // its streams no longer count, whether KV is notified or not
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stops++

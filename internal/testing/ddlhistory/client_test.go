@@ -96,7 +96,7 @@ var errUnexpected = errors.New("an answer that should not be")
 func (r *request) send(ctx context.Context, c *http.Client, server string, patience time.Duration) (answer, error) {
 	status, body, err := call(ctx, c, r.method, server+r.path, r.key, r.body, patience)
 	if err != nil {
-		return answer{verdict: lost}, nil //nolint:nilerr // a connection that broke says nothing about the write
+		return answer{verdict: lost}, nil //nolint:nilerr // a broken connection does not reveal the outcome of the write
 	}
 	out, no := refusals[r.in.kind][problemCode(body)]
 	switch {

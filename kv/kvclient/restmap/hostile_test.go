@@ -37,7 +37,7 @@ func TestHandshakesEnd(t *testing.T) {
 		ended <- err
 	}()
 	s := New(Options{Managers: []string{l.Addr().String()}, Bucket: "world", Timeout: 50 * time.Millisecond,
-		TLS: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}}) //nolint:gosec // nobody is verified
+		TLS: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}}) //nolint:gosec // not verified
 	if _, err := s.Ask(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // TestReplacedComponentGoesOffline: a component at whose address another one has registered, or answers a new leader,
-// is not kept alive by what that one answers: it is greeted again, nothing is handed to it, and it is offline in
+// is not kept alive by the other's answers: it gets another hello, nothing is sent to it, and it counts as offline in
 // time.
 func TestReplacedComponentGoesOffline(t *testing.T) {
 	for _, first := range []bool{true, false} { // whether it has answered this leader before

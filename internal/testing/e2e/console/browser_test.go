@@ -35,7 +35,7 @@ type browser struct {
 	next    int
 	waiting map[int]chan reply
 	session string
-	// said holds complaints of pages: exceptions, errors of the console, and violations of the policy.
+	// said holds what the pages reported: exceptions, errors of the console, and violations of the policy.
 	said []string
 	lost error
 }

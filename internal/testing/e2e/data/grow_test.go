@@ -115,7 +115,7 @@ func (g *grower) scans() string {
 	return strings.Join(told, ", ")
 }
 
-// Counters of an indexer that TestGrow tells.
+// Counters of an indexer that TestGrow logs.
 const (
 	growBytes = `tidemark_indexer_fill_bytes_total{direction="received"}`
 	growParts = `tidemark_indexer_scan_parts_total{indexer="other"}`

@@ -304,7 +304,7 @@ func (s *site) gone(host string, children map[string]int) {
 }
 
 // TestCommandsOfTheOperationsPage starts three nodes with TLS and users, by at most nine commands and a file of at
-// most six settings that is the same on all, and checks what the page says about a role, a node and a stop.
+// most six settings that is the same on all, and checks the page's statements about a role, a node and a stop.
 func TestCommandsOfTheOperationsPage(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
