@@ -32,20 +32,20 @@ func TestUntrusted(t *testing.T) {
 	defer strict.Close()
 	foreign := &tls.Config{RootCAs: roots, Certificates: strict.TLS.Certificates}
 	wrongName := strings.Replace(certified.URL, "127.0.0.1", "localhost", 1)
-	ca, nobody := &tls.Config{RootCAs: roots}, &tls.Config{RootCAs: x509.NewCertPool()}
+	ca, untrusted := &tls.Config{RootCAs: roots}, &tls.Config{RootCAs: x509.NewCertPool()}
 	for _, tc := range []struct {
 		name    string
 		servers []string
 		conf    *tls.Config
 		want    []string // in the error; none: no error
 	}{
-		{"another CA", []string{certified.URL}, nobody, []string{certified.URL, "unknown authority"}},
+		{"another CA", []string{certified.URL}, untrusted, []string{certified.URL, "unknown authority"}},
 		{"another name", []string{wrongName}, ca, []string{wrongName, "localhost"}},
 		{"no TLS", []string{plain}, ca, []string{plain, "HTTP response to HTTPS"}},
 		{"trusts not us", []string{strict.URL}, foreign, []string{strict.URL, "unknown certificate authority"}},
 		{"wants to know us", []string{strict.URL}, ca, []string{strict.URL, "certificate required"}},
 		{"each its own", []string{wrongName, plain}, ca, []string{wrongName, "localhost", plain, "HTTP response to HTTPS"}},
-		{"the same one twice", []string{certified.URL, certified.URL + "/"}, nobody, []string{"unknown authority"}},
+		{"the same one twice", []string{certified.URL, certified.URL + "/"}, untrusted, []string{"unknown authority"}},
 		{"one is trusted", []string{wrongName, plain, certified.URL}, ca, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

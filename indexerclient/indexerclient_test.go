@@ -60,7 +60,7 @@ func TestStabilityTravelsAsChanges(t *testing.T) {
 	c := New(1, nil)
 	defer c.Close()
 	number := uint64(0)
-	tell := func(what string, deltas int, buckets ...string) {
+	publish := func(what string, deltas int, buckets ...string) {
 		t.Helper()
 		number++
 		req := &wire.StabilityRequest{Fence: wire.Fence{ClusterID: "c"}}
@@ -82,17 +82,17 @@ func TestStabilityTravelsAsChanges(t *testing.T) {
 			t.Errorf("%s: indexer has %v after %d deltas, want %v after %d", what, r.newest, r.deltas-before, want, deltas)
 		}
 	}
-	tell("first", 0, "a", "b")
-	tell("changes", 2, "a", "b")
-	tell("one more bucket", 1, "a", "c")
+	publish("first", 0, "a", "b")
+	publish("changes", 2, "a", "b")
+	publish("one more bucket", 1, "a", "c")
 	r.acked = wire.StabilityBases{}
-	tell("started again", 2, "a", "b") // sent in full by a second request
-	tell("changes after that", 2, "a", "b")
+	publish("started again", 2, "a", "b") // sent in full by a second request
+	publish("changes after that", 2, "a", "b")
 	r.fails = true
-	tell("answer lost", 2, "a", "b")
+	publish("answer lost", 2, "a", "b")
 	r.fails = false
-	tell("after a failure", 0, "a", "b")
-	tell("changes after that", 2, "a", "b")
+	publish("after a failure", 0, "a", "b")
+	publish("changes after that", 2, "a", "b")
 	if !slices.Equal(slices.Sorted(maps.Keys(r.newest)), []string{"a", "b", "c"}) {
 		t.Error(r.newest)
 	}
@@ -110,7 +110,7 @@ func TestNewLeaderSendsChanges(t *testing.T) {
 		s.Bucket, s.Ref = "a", timestamp.Ref{Generation: 1, Number: number, Hash: s.Vector.Hash()}
 		return s
 	}
-	tell := func(c *Client, number uint64, requests, deltas int, base ...wire.BucketStability) {
+	publish := func(c *Client, number uint64, requests, deltas int, base ...wire.BucketStability) {
 		t.Helper()
 		r.requests, r.deltas = 0, 0
 		if err := c.Stability(t.Context(), server.URL, &wire.StabilityRequest{
@@ -124,15 +124,15 @@ func TestNewLeaderSendsChanges(t *testing.T) {
 	}
 	former := New(1, nil)
 	defer former.Close()
-	tell(former, 1, 1, 0)
-	tell(former, 2, 1, 1)
+	publish(former, 1, 1, 0)
+	publish(former, 2, 1, 1)
 	next := New(1, nil)
 	defer next.Close()
-	tell(next, 3, 1, 1, stable(2))
-	tell(next, 4, 1, 1)
-	tell(former, 5, 2, 1, stable(3)) // 4 was sent to it
-	tell(next, 6, 1, 1, stable(5))   // what it has sent itself is older
-	tell(next, 7, 1, 1, stable(3))   // what it has sent itself is newer
+	publish(next, 3, 1, 1, stable(2))
+	publish(next, 4, 1, 1)
+	publish(former, 5, 2, 1, stable(3)) // 4 was sent to it
+	publish(next, 6, 1, 1, stable(5))   // what it has sent itself is older
+	publish(next, 7, 1, 1, stable(3))   // what it has sent itself is newer
 }
 
 // TestRememberedDefinitionsAreBounded: an indexer that was evicted from the client's table gets full timestamps.

@@ -50,8 +50,8 @@ func TestLoggingOfOneNode(t *testing.T) {
 		!strings.Contains(err.Error(), "kv status") {
 		t.Errorf("a node that is none: %v", err)
 	}
-	stranger := NewAdmin(address, conf.User, "wrong", nil)
-	if _, err := stranger.Logging(ctx, "kv1", &wire.LogChange{Level: "off"}); !errors.Is(err, ErrRefused) {
+	wrongPassword := NewAdmin(address, conf.User, "wrong", nil)
+	if _, err := wrongPassword.Logging(ctx, "kv1", &wire.LogChange{Level: "off"}); !errors.Is(err, ErrRefused) {
 		t.Errorf("with a wrong password: %v", err)
 	}
 }
@@ -65,12 +65,12 @@ func TestANodeThatRefusesIsNotSilent(t *testing.T) {
 	defer refuses.Close()
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
-	refusing, nobody := strings.TrimPrefix(refuses.URL, "http://"), strings.TrimPrefix(gone.URL, "http://")
+	refusing, closed := strings.TrimPrefix(refuses.URL, "http://"), strings.TrimPrefix(gone.URL, "http://")
 	for name, c := range map[string]struct {
 		addresses []string
 		refused   bool
-	}{"refused": {[]string{refusing}, true}, "nobody": {[]string{nobody}, false},
-		"one of two": {[]string{nobody, refusing}, true}} {
+	}{"refused": {[]string{refusing}, true}, "nobody": {[]string{closed}, false},
+		"one of two": {[]string{closed, refusing}, true}} {
 		_, err := NewAdmin(c.addresses, "u", "wrong", nil).Status(t.Context())
 		if errors.Is(err, ErrRefused) != c.refused || errors.Is(err, ErrSilent) == c.refused {
 			t.Errorf("%s: %v", name, err)

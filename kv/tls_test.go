@@ -252,12 +252,12 @@ func TestAdminInsideTLS(t *testing.T) {
 		nil); !errors.Is(err, ErrNoTLS) {
 		t.Errorf("with TLS at a node without it: %v", err)
 	}
-	stranger, err := tlsconf.Open(tlsconf.Files{CA: otherCA(t)}, nil)
+	foreign, err := tlsconf.Open(tlsconf.Files{CA: otherCA(t)}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var unknown *tls.CertificateVerificationError
-	if err := remote(testPassword, stranger).Call(within(t), kv1.AdminAddr(), http.MethodGet, pathCluster, nil,
+	if err := remote(testPassword, foreign).Call(within(t), kv1.AdminAddr(), http.MethodGet, pathCluster, nil,
 		nil); !errors.As(err, &unknown) {
 		t.Errorf("another CA: %v", err)
 	}

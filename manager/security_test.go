@@ -80,9 +80,9 @@ func newSecured(t testing.TB, change ...func(*Config)) *secured {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stranger := certificate(t, foreign, t.TempDir(), tlsconf.Peer{Role: tlsconf.Admin, ID: "operator"})
+	intruder := certificate(t, foreign, t.TempDir(), tlsconf.Peer{Role: tlsconf.Admin, ID: "operator"})
 	conf := trusting.UserClient()
-	conf.GetClientCertificate = stranger.UserClient().GetClientCertificate
+	conf.GetClientCertificate = intruder.UserClient().GetClientCertificate
 	s.client("foreign", conf)
 	s.until("the first administrator", func() bool { return s.nodes[0].m.raft.State().UserCount() > 0 })
 	s.leader()
@@ -359,8 +359,8 @@ func TestPortsOfASecuredManager(t *testing.T) {
 			_ = conn.Close()
 		}
 		var waiting net.Error
-		heard := errors.As(err, &waiting) && waiting.Timeout() // the other side waits for a greeting
-		if heard != tc.ok {
+		listening := errors.As(err, &waiting) && waiting.Timeout() // the other side waits for a greeting
+		if listening != tc.ok {
 			t.Errorf("%s on the Raft port: %v", tc.peer, err)
 		}
 	}

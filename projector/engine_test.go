@@ -39,11 +39,11 @@ type engine struct {
 	stat    chan any    // STAT is answered when this is closed; nil: at once
 	asks    []string    // keys of STAT, in order
 	// log is every vbucket's failover log; a start above 0 on a branch that it lacks is answered with ROLLBACK to 0.
-	log   timestamp.FailoverLog
-	asked []uint64 // branches of stream requests, in order
-	high  uint64   // of every vbucket
-	told  func()   // called under mu when high was sent
-	tell  chan any // high is sent when this is closed; nil: at once
+	log     timestamp.FailoverLog
+	asked   []uint64 // branches of stream requests, in order
+	high    uint64   // of every vbucket
+	sent    func()   // called under mu when high was sent
+	release chan any // high is sent when this is closed; nil: at once
 }
 
 // opened is a stream from the engine's point of view.
@@ -97,13 +97,13 @@ func (e *engine) handle(p *kvclienttest.Peer, f mcbp.Frame) bool {
 		for v := range e.active {
 			value = mcbp.AppendVBSeqno(value, mcbp.VBucketSeqno{VBucket: v, Seqno: e.high})
 		}
-		if wait := e.tell; wait != nil {
+		if wait := e.release; wait != nil {
 			go func() { <-wait; p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: value}) }()
 			return true
 		}
 		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: value})
-		if e.told != nil {
-			e.told()
+		if e.sent != nil {
+			e.sent()
 		}
 	case mcbp.OpDCPStreamReq:
 		r, err := mcbp.DecodeStreamRequest(f.Extras)
@@ -526,10 +526,10 @@ func TestPositionsOfAFlushWithoutStreams(t *testing.T) {
 	ask(77, 100)
 	e.set(func() { flush(88, 100) }) // and written as often as before
 	ask(88, 100)
-	e.set(func() { e.told = func() { e.told = nil; flush(99, 0) } })
+	e.set(func() { e.sent = func() { e.sent = nil; flush(99, 0) } })
 	ask(99, 0)
 	branch := uint64(1000)
-	e.set(func() { e.told = func() { branch++; flush(branch, 0) } })
+	e.set(func() { e.sent = func() { branch++; flush(branch, 0) } })
 	if r, err := w.client.Seqnos(context.Background(), w.url,
 		&wire.SeqnosRequest{Bucket: testBucket}); rpc.AsProblem(err).Code != errcode.KVUnavailable {
 		t.Errorf("KV was never found at rest, and this was told: %+v, %v", r, err)

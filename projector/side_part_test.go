@@ -41,8 +41,8 @@ func TestStreamsOfATopicAreDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.eventually("BEGIN", func() bool { return w.ofSide(3) == begun && w.ofSide(4) == begun })
-	told := make(chan any)
-	e.set(func() { e.stat = told; e.asks = nil })
+	release := make(chan any)
+	e.set(func() { e.stat = release; e.asks = nil })
 	e.stream(3).write(0, 2)
 	w.eventually("KV is asked what it has forgotten", func() bool {
 		e.mu.Lock()
@@ -52,7 +52,7 @@ func TestStreamsOfATopicAreDropped(t *testing.T) {
 	w.dropStreams(3, 700)
 	w.eventually("the stream is closed at KV", func() bool { return e.stream(3).peer == nil })
 	e.set(func() { e.stat, e.lines = nil, []string{"vb_3:purge_seqno=9", "vb_4:purge_seqno=0"} })
-	close(told)
+	close(release)
 	e.stream(4).write(0, 2)
 	w.eventually("the other one goes on", func() bool {
 		return w.ofSide(4) == "[1:STREAM_BEGIN@0 1:INSERT@1 1:INSERT@2]"

@@ -227,7 +227,7 @@ func TestSideStreamOfASmallCollection(t *testing.T) {
 	if err := <-w.beside(w.backfill(1, "boot")); err != nil { // up to 10
 		t.Fatal(err)
 	}
-	told := func(want ...string) func() bool {
+	sent := func(want ...string) func() bool {
 		return func() bool {
 			var got []string
 			for _, kind := range []keyversion.Kind{keyversion.Sync, keyversion.Insert, keyversion.StreamEnd} {
@@ -244,13 +244,13 @@ func TestSideStreamOfASmallCollection(t *testing.T) {
 	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, 3, s.opaque),
 		Extras: mcbp.SnapshotMarker{End: 1 << 20, Flags: mcbp.SnapshotDisk}.AppendExtras(nil)})
 	s.document(4, 0)
-	w.eventually("SYNC without a document", told("SYNC@4"))
+	w.eventually("SYNC without a document", sent("SYNC@4"))
 	s.document(5, 9)
-	w.eventually("its document", told("SYNC@4", "INSERT@5"))
+	w.eventually("its document", sent("SYNC@4", "INSERT@5"))
 	s.document(7, 10)
-	w.eventually("SYNC beyond it", told("SYNC@4", "SYNC@7", "INSERT@5"))
+	w.eventually("SYNC beyond it", sent("SYNC@4", "SYNC@7", "INSERT@5"))
 	s.document(1000, 10)
-	w.eventually("END", told("SYNC@4", "SYNC@7", "INSERT@5", "STREAM_END@10"))
+	w.eventually("END", sent("SYNC@4", "SYNC@7", "INSERT@5", "STREAM_END@10"))
 }
 
 // As with a maintenance stream: what KV purges between its answer and the first snapshot is stated by a second BEGIN,
@@ -337,10 +337,10 @@ func TestReachDelaysNoOtherRequests(t *testing.T) {
 			if err := <-w.beside(w.backfill(1, "boot")); err != nil { // up to 10
 				t.Fatal(err)
 			}
-			tell := make(chan any)
-			e.set(func() { e.tell = tell })
-			tells := sync.OnceFunc(func() { e.set(func() { e.tell = nil }); close(tell) })
-			t.Cleanup(tells)
+			release := make(chan any)
+			e.set(func() { e.release = release })
+			releaseOnce := sync.OnceFunc(func() { e.set(func() { e.release = nil }); close(release) })
+			t.Cleanup(releaseOnce)
 			e.stream(3).write(0, 12)
 			e.stream(4).write(0, 5)
 			w.eventually("the other one goes on", func() bool { return len(w.side.kinds(keyversion.Insert)) == 15 })
@@ -351,7 +351,7 @@ func TestReachDelaysNoOtherRequests(t *testing.T) {
 			}
 			e.stream(4).write(5, 7)
 			w.eventually("the other one goes on still", func() bool { return len(w.side.kinds(keyversion.Insert)) == 17 })
-			tells()
+			releaseOnce()
 			e.stream(4).write(7, 12)
 			w.eventually("the side stream is over", func() bool { return len(w.sides()) == 0 })
 			got := []string{}

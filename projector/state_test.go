@@ -187,14 +187,14 @@ func TestFaultsHaveASample(t *testing.T) {
 	w.eventually("the fault is reported once, the counters always", func() bool {
 		w.manager.mu.Lock()
 		defer w.manager.mu.Unlock()
-		told, last := 0, len(w.manager.reports)-1
+		reported, last := 0, len(w.manager.reports)-1
 		for i := range w.manager.reports {
 			if r := &w.manager.reports[i]; r.FaultsToo && check(r.Faults) {
-				told++
+				reported++
 			}
 		}
 		r := &w.manager.reports[last]
-		return told > 0 && !r.FaultsToo && r.Counters.Mutations == 2
+		return reported > 0 && !r.FaultsToo && r.Counters.Mutations == 2
 	})
 	resp, err := http.Get(w.url + "/metrics")
 	if err != nil {

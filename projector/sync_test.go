@@ -200,9 +200,9 @@ func TestReportNumbers(t *testing.T) {
 	reports, gaps := reported(), 0
 	for i := range reports {
 		r := &reports[i]
-		full, told := r.Base == 0, i > 0 && len(reports[i-1].Buckets) > 0
+		full, listed := r.Base == 0, i > 0 && len(reports[i-1].Buckets) > 0
 		for _, s := range r.Buckets {
-			if full && !s.Full || !full && s.Full && told { // a bucket is new once
+			if full && !s.Full || !full && s.Full && listed { // a bucket is new once
 				t.Errorf("report %d: based on %d, full %v", r.Sequence, r.Base, s.Full)
 			}
 		}

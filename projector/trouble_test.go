@@ -72,19 +72,19 @@ func TestTroubles(t *testing.T) {
 func TestTurns(t *testing.T) {
 	now := time.UnixMilli(1_000_000)
 	var x troubles
-	told := ""
+	logged := ""
 	note := func(after time.Duration, bad bool) {
 		now = now.Add(after)
 		if n, say := x.turn("a", bad, now); say {
-			told += fmt.Sprintf("%v %d %v; ", bad, n, now.Sub(time.UnixMilli(1_000_000)))
+			logged += fmt.Sprintf("%v %d %v; ", bad, n, now.Sub(time.UnixMilli(1_000_000)))
 		}
 	}
 	says := func(what, want string) {
 		t.Helper()
-		if told != want {
-			t.Errorf("%s: the log is told %q, want %q", what, told, want)
+		if logged != want {
+			t.Errorf("%s: the log is told %q, want %q", what, logged, want)
 		}
-		told = ""
+		logged = ""
 	}
 	note(0, false)
 	says("nothing is wrong", "")

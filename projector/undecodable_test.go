@@ -28,9 +28,9 @@ func TestAValueThatDoesNotDecode(t *testing.T) {
 	if err := p.mutation(t.Context(), s, m, &event); err != nil {
 		t.Fatal(err)
 	}
-	told, _ := p.faults.list()
-	if len(told) != 1 || told[0].Index != 1 || told[0].Expression != 1 || told[0].Sample.DocID != "doc" ||
-		told[0].Sample.Seqno != 1 {
-		t.Errorf("told: %s", fmt.Sprint(told))
+	listed, _ := p.faults.list()
+	if len(listed) != 1 || listed[0].Index != 1 || listed[0].Expression != 1 || listed[0].Sample.DocID != "doc" ||
+		listed[0].Sample.Seqno != 1 {
+		t.Errorf("told: %s", fmt.Sprint(listed))
 	}
 }

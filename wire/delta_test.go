@@ -72,7 +72,7 @@ func TestDeltas(t *testing.T) {
 		base, number uint64
 		rows         []byte
 	}
-	tell := func(number uint64, was, is table, base uint64) message {
+	send := func(number uint64, was, is table, base uint64) message {
 		w := rowWriter[string]{put: appendText}
 		for key := range uint64(6) {
 			kind, has := is[key]
@@ -118,7 +118,7 @@ func TestDeltas(t *testing.T) {
 			was, base := sender.Known()
 			number++
 			sent[number] = maps.Clone(is)
-			m := tell(number, was, is, base)
+			m := send(number, was, is, base)
 			if fate == "lost" || fate == "late" {
 				if sender.Lost(); fate == "late" {
 					late = append(late, m)

@@ -28,8 +28,8 @@ func pollExample(n int) []PollPosition {
 	return all
 }
 
-// pollNobody returns the positions of an indexer that has nothing of the bucket.
-func pollNobody(n int) []PollPosition {
+// absentPoll returns the positions of an indexer that has nothing of the bucket.
+func absentPoll(n int) []PollPosition {
 	all := make([]PollPosition, n)
 	for v := range all {
 		all[v].VBucket = uint16(v)
@@ -70,7 +70,7 @@ func TestAnswersToPolls(t *testing.T) {
 		all, want []PollPosition // nil: equal to all
 	}{
 		{"no position", nil, nil},
-		{"an indexer without the bucket", pollNobody(4), []PollPosition{}},
+		{"an indexer without the bucket", absentPoll(4), []PollPosition{}},
 		{"one", []PollPosition{{VBucket: 5, Participant: true, HW: 7, Reach: 9, Log: log, Revision: rev}}, nil},
 		{"one that recovers by itself, with a log", []PollPosition{{VBucket: 5, Log: log, Revision: rev}}, nil},
 		{"one that recovers by itself, with a map", []PollPosition{{VBucket: 5, Revision: rev}}, nil},
@@ -105,7 +105,7 @@ func TestSizeOfAnswersToPolls(t *testing.T) {
 		name string
 		all  []PollPosition
 		most int
-	}{{"own branches", own, 20 << 10}, {"shared branches", shared, 6 << 10}, {"no participant", pollNobody(1024), 2}} {
+	}{{"own branches", own, 20 << 10}, {"shared branches", shared, 6 << 10}, {"no participant", absentPoll(1024), 2}} {
 		n := len(AnswerPoll(c.all).Packed)
 		t.Logf("%s: %d bytes", c.name, n)
 		if n == 0 || n > c.most {

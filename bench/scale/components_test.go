@@ -158,12 +158,12 @@ type projector struct {
 	id         index.ProjectorID
 	number, of int
 	streams    []map[uint16]index.Incarnation // by bucket
-	told       []map[uint16]told
+	sent       []map[uint16]sent
 	full       time.Time
 	base       uint64
 }
 
-type told struct {
+type sent struct {
 	inc      index.Incarnation
 	complete uint64
 }
@@ -224,17 +224,17 @@ func (p *projector) register(ctx context.Context) error {
 		BootID: "boot-" + string(p.id), Admin: p.url}})
 	if err == nil {
 		p.registered(r)
-		p.told = nil
+		p.sent = nil
 	}
 	return err
 }
 
 func (p *projector) send(ctx context.Context) (bool, error) {
 	if time.Since(p.full) > projectorFull {
-		p.told = nil
+		p.sent = nil
 	}
-	all := p.told == nil
-	r, now := p.state("", p.told)
+	all := p.sent == nil
+	r, now := p.state("", p.sent)
 	if !all {
 		r.Base = p.base
 	}
@@ -244,43 +244,43 @@ func (p *projector) send(ctx context.Context) (bool, error) {
 	}
 	switch {
 	case err != nil:
-		p.told = nil
+		p.sent = nil
 		return false, err
 	case !reply.Known || reply.Full:
-		p.told = nil
+		p.sent = nil
 	default:
 		if all {
 			p.full = time.Now()
 		}
-		p.told = now
+		p.sent = now
 	}
 	return reply.Known, nil
 }
 
 // state returns the streams, or the changed part of them.
-func (p *projector) state(only string, before []map[uint16]told) (*wire.ProjectorReport, []map[uint16]told) {
+func (p *projector) state(only string, before []map[uint16]sent) (*wire.ProjectorReport, []map[uint16]sent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sequence++
 	r := &wire.ProjectorReport{ID: p.id, BootID: "boot-" + string(p.id), ClusterID: p.fence.ClusterID,
 		Sequence: p.sequence, Revision: p.revision}
-	now := make([]map[uint16]told, len(p.streams))
+	now := make([]map[uint16]sent, len(p.streams))
 	for i, streams := range p.streams {
 		b := p.w.buckets[i]
 		if only != "" && b.name != only {
 			continue
 		}
 		s := wire.StreamStates{Bucket: b.name, BucketUUID: b.uuid, Full: before == nil}
-		now[i] = make(map[uint16]told, len(streams))
+		now[i] = make(map[uint16]sent, len(streams))
 		total := b.total()
 		for v := p.number; v < len(b.branches); v += p.of {
 			inc, runs := streams[uint16(v)]
 			if !runs {
 				continue
 			}
-			t := told{inc, b.high(v, total)}
+			t := sent{inc, b.high(v, total)}
 			now[i][uint16(v)] = t
-			var was told
+			var was sent
 			if before != nil {
 				was = before[i][uint16(v)]
 			}
@@ -372,10 +372,10 @@ type indexer struct {
 	node index.NodeID
 	full int
 
-	told wire.ReportSender
+	sender wire.ReportSender
 
 	hosted map[string]*hosted // under mu
-	heard  wire.StabilityBases
+	bases  wire.StabilityBases
 	held   uint64
 }
 
@@ -391,7 +391,7 @@ type hosted struct {
 }
 
 func (w *world) indexer(number int) (*indexer, error) {
-	n := &indexer{name: fmt.Sprintf("i%03d", number), hosted: map[string]*hosted{}, heard: wire.StabilityBases{}}
+	n := &indexer{name: fmt.Sprintf("i%03d", number), hosted: map[string]*hosted{}, bases: wire.StabilityBases{}}
 	return n, n.open(w)
 }
 
@@ -516,7 +516,7 @@ func (n *indexer) stability(_ context.Context, req *wire.StabilityRequest) (*wir
 	n.w.stabilities.Add(int64(len(req.Stabilities) + len(req.Deltas)))
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	all, missing := n.heard.Decode(req)
+	all, missing := n.bases.Decode(req)
 	for _, s := range all {
 		h := n.hosted[s.Bucket]
 		if h == nil || s.Compare(h.stable.Ref) <= 0 {
@@ -588,19 +588,19 @@ func (n *indexer) next() uint64 {
 
 func (n *indexer) send(ctx context.Context) (bool, error) {
 	full, number := n.full <= 0, n.next()
-	r := n.state(n.told.WantsHW)
+	r := n.state(n.sender.WantsHW)
 	acks := make(map[string]int, len(r.Buckets))
 	for i := range r.Buckets {
 		acks[r.Buckets[i].Heartbeat.Bucket] = len(r.Buckets[i].Acks)
 	}
 	r.Sequence, r.HeldHash = number, n.held
-	n.told.Make(r, full)
+	n.sender.Make(r, full)
 	reply, err := n.managers.ReportIndexer(ctx, r)
 	if err != nil {
-		n.told.Lost()
+		n.sender.Lost()
 		return false, err
 	}
-	n.told.Answered(reply)
+	n.sender.Answered(reply)
 	if n.full--; full {
 		n.full = fullEvery
 	}
@@ -615,9 +615,9 @@ func (n *indexer) send(ctx context.Context) (bool, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for name, told := range acks {
+	for name, count := range acks {
 		h := n.hosted[name]
-		h.acks = append(h.acks[:0], h.acks[min(told, len(h.acks)):]...)
+		h.acks = append(h.acks[:0], h.acks[min(count, len(h.acks)):]...)
 	}
 	return true, nil
 }

@@ -116,9 +116,9 @@ func TestDataOfOtherIndexes(t *testing.T) {
 	}{{[]index.ID{1, 2}, "[7]"}, {[]index.ID{1}, "[]"}} {
 		synctest.Test(t, func(t *testing.T) {
 			s := asking(t, &hosts{}, at("a", "b"))
-			var told []uint64
+			var seqnos []uint64
 			s.cfg.Handle = func(_ context.Context, ev *keyversion.Event) error {
-				told = append(told, ev.Seqno)
+				seqnos = append(seqnos, ev.Seqno)
 				return nil
 			}
 			answer := func(addr string, req *wire.Subscribe, ids []index.ID, vb uint16) {
@@ -142,14 +142,14 @@ func TestDataOfOtherIndexes(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- k.Receive(t.Context(), &keyversion.Batch{Events: events}, func() {}) }()
 			synctest.Wait()
-			if len(told) > 0 {
+			if len(seqnos) > 0 {
 				t.Fatal("it is told what comes before it is known of which indexes it is")
 			}
 			answer("b", b, tc.of, 1)
 			if err := <-done; err != nil {
 				t.Fatal(err)
 			}
-			if got := fmt.Sprint(told); got != tc.want {
+			if got := fmt.Sprint(seqnos); got != tc.want {
 				t.Errorf("streams of indexes %v: told %s, want %s", tc.of, got, tc.want)
 			}
 			_ = s.calls.Wait()

@@ -28,10 +28,10 @@ func TestEventOfAbandonedBranchRollsBack(t *testing.T) {
 			true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var told []uint64
+			var seqnos []uint64
 			s := &Subscription{cfg: Config{Handle: func(_ context.Context,
 				ev *keyversion.Event) error {
-				told = append(told, ev.Seqno)
+				seqnos = append(seqnos, ev.Seqno)
 				return nil
 			}},
 				vbuckets: []vbucket{{at: Position{VBUUID: 7, Seqno: 5, Window: timestamp.Window{Start: 5, End: 5}}, request: 2}}}
@@ -48,11 +48,11 @@ func TestEventOfAbandonedBranchRollsBack(t *testing.T) {
 				}
 			}
 			switch v := &s.vbuckets[0]; {
-			case tc.taken && (len(told) != 1 || told[0] != 6 || v.owner != k || v.at.Seqno != 6 ||
+			case tc.taken && (len(seqnos) != 1 || seqnos[0] != 6 || v.owner != k || v.at.Seqno != 6 ||
 				v.at.VBUUID != tc.log.Newest()):
-				t.Errorf("told %v, %+v", told, v)
-			case !tc.taken && (len(told) != 0 || v.request != 0 || v.owner != nil || v.at.VBUUID != 7 || v.at.Seqno != 5):
-				t.Errorf("told %v, %+v: want it to be asked for anew", told, v)
+				t.Errorf("told %v, %+v", seqnos, v)
+			case !tc.taken && (len(seqnos) != 0 || v.request != 0 || v.owner != nil || v.at.VBUUID != 7 || v.at.Seqno != 5):
+				t.Errorf("told %v, %+v: want it to be asked for anew", seqnos, v)
 			}
 		})
 	}

@@ -47,13 +47,13 @@ func TestPermanentRefusalsEndSubscription(t *testing.T) {
 			if err := s.refused("p1", tc.err); (err != nil) != tc.final || tc.final && !errors.Is(err, tc.err) {
 				t.Errorf("%v for more than %v: %v, want final %v", tc.err, missingPatience, err, tc.final)
 			}
-			if told := strings.Count(log.String(), "trying again"); told != 1 {
-				t.Errorf("the log tells of %v %d times, want once until something else is wrong:\n%s", tc.err, told, &log)
+			if lines := strings.Count(log.String(), "trying again"); lines != 1 {
+				t.Errorf("the log tells of %v %d times, want once until something else is wrong:\n%s", tc.err, lines, &log)
 			}
 			_ = s.refused("p1", errors.New("something else"))
 			_ = s.refused("p2", errors.New("something else"))
-			if told := strings.Count(log.String(), "something else"); told != 2 {
-				t.Errorf("of two projectors the log tells %d times, want once of each:\n%s", told, &log)
+			if lines := strings.Count(log.String(), "something else"); lines != 2 {
+				t.Errorf("of two projectors the log tells %d times, want once of each:\n%s", lines, &log)
 			}
 		})
 	}

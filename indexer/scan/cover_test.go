@@ -59,7 +59,7 @@ func only(node index.NodeID) func(index.NodeID) bool {
 	return func(n index.NodeID) bool { return n == node }
 }
 
-func nobody(index.NodeID) bool { return false }
+func noNode(index.NodeID) bool { return false }
 
 func neither(_, _ index.NodeID) bool { return false }
 
@@ -173,7 +173,7 @@ func TestTogetherSpreadsLoad(t *testing.T) {
 					for n := range c.nodes {
 						here := index.NodeID(n)
 						p := placed(copies, nil)
-						p.order(turn, nobody, neither)
+						p.order(turn, noNode, neither)
 						otherwise += othersOf(p.asked(), here)
 						p.together(turn, only(here), neither)
 						for _, node := range p.asked() {
@@ -290,7 +290,7 @@ func BenchmarkTogether(b *testing.B) {
 				turn := uint64(0)
 				for b.Loop() {
 					p := plan{ref: copies.ref, slices: slices.Clone(copies.slices)}
-					p.order(turn, nobody, neither)
+					p.order(turn, noNode, neither)
 					if few {
 						p.together(turn, only(0), neither)
 					}

@@ -19,31 +19,31 @@ import (
 	"tidemark/wire"
 )
 
-// heard holds the timestamps that a node has received.
-type heard struct {
+// received holds the timestamps that a node has received.
+type received struct {
 	mu      sync.Mutex
 	newest  map[string]wire.BucketStability
 	changed chan struct{}
 }
 
-func newHeard() *heard {
-	return &heard{newest: map[string]wire.BucketStability{}, changed: make(chan struct{})}
+func newReceived() *received {
+	return &received{newest: map[string]wire.BucketStability{}, changed: make(chan struct{})}
 }
 
-func (h *heard) Newest(bucket string) (wire.BucketStability, bool) {
+func (h *received) Newest(bucket string) (wire.BucketStability, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s, ok := h.newest[bucket]
 	return s, ok
 }
 
-func (h *heard) Changed(string) <-chan struct{} {
+func (h *received) Changed(string) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.changed
 }
 
-func (h *heard) Published(s *wire.BucketStability) {
+func (h *received) Published(s *wire.BucketStability) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if old, ok := h.newest[s.Bucket]; !ok || s.Compare(old.Ref) > 0 {
@@ -64,7 +64,7 @@ func vector(branch uint64, seqnos ...uint64) timestamp.Vector {
 
 // leader is a leader whose answers the test decides.
 type leader struct {
-	*heard
+	*received
 	truth *Truth
 
 	made  wire.BucketStability // the newest timestamp
@@ -74,8 +74,8 @@ type leader struct {
 }
 
 func newLeader() *leader {
-	l := &leader{heard: newHeard()}
-	l.truth = NewTruth(Sources{Leader: l, Stabilities: l.heard})
+	l := &leader{received: newReceived()}
+	l.truth = NewTruth(Sources{Leader: l, Stabilities: l.received})
 	return l
 }
 
@@ -308,7 +308,7 @@ func TestStabilizeRefusals(t *testing.T) {
 			rpc.WriteProblem(w, rpc.Refuse(code, "because of %s", code))
 		}))
 		leader := managerclient.New([]string{manager.URL}, nil)
-		truth := NewTruth(Sources{Leader: leader, Stabilities: newHeard()})
+		truth := NewTruth(Sources{Leader: leader, Stabilities: newReceived()})
 		_, err := truth.Stabilize(t.Context(), "b", timestamp.New(1), time.Minute)
 		if got := scan.CodeOf(err); got != want {
 			t.Errorf("%s: %v, want %s", code, err, want)

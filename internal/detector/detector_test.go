@@ -17,8 +17,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// town is a set of peers that answer probes after a time, or never.
-type town struct {
+// fakePeers is a set of peers that answer probes after a time, or never.
+type fakePeers struct {
 	mu     sync.Mutex
 	takes  map[string]time.Duration // negative: never
 	probes map[string]int
@@ -26,7 +26,7 @@ type town struct {
 
 const never = -1
 
-func (n *town) probe(ctx context.Context, peer string) error {
+func (n *fakePeers) probe(ctx context.Context, peer string) error {
 	n.mu.Lock()
 	n.probes[peer]++
 	takes := n.takes[peer]
@@ -43,22 +43,22 @@ func (n *town) probe(ctx context.Context, peer string) error {
 }
 
 // asked returns how often a peer was probed.
-func (n *town) asked(peer string) int {
+func (n *fakePeers) asked(peer string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.probes[peer]
 }
 
-func (n *town) set(peer string, takes time.Duration) {
+func (n *fakePeers) set(peer string, takes time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.takes[peer] = takes
 }
 
 // in runs f with a detector and virtual time.
-func in(t *testing.T, takes map[string]time.Duration, f func(t *testing.T, n *town, d *Detector)) {
+func in(t *testing.T, takes map[string]time.Duration, f func(t *testing.T, n *fakePeers, d *Detector)) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &town{takes: takes, probes: map[string]int{}}
+		n := &fakePeers{takes: takes, probes: map[string]int{}}
 		d := New(n.probe)
 		defer d.Close()
 		f(t, n, d)
@@ -86,7 +86,7 @@ func wait(d *Detector, peer string, others []string, most time.Duration) time.Du
 // the link is unknown, and waited for from then on. When it does stop, it is found soon for such a link.
 func TestLongLink(t *testing.T) {
 	const far = 150 * time.Millisecond
-	in(t, map[string]time.Duration{"a": far, "b": time.Millisecond}, func(t *testing.T, n *town, d *Detector) {
+	in(t, map[string]time.Duration{"a": far, "b": time.Millisecond}, func(t *testing.T, n *fakePeers, d *Detector) {
 		wait(d, "a", []string{"b"}, time.Second)
 		time.Sleep(time.Minute)
 		for range 20 {
@@ -133,7 +133,7 @@ func TestSilentPeersAreFound(t *testing.T) {
 		{name: "a is alone and slow", a: 900 * time.Millisecond, probesA: 12},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			in(t, map[string]time.Duration{"a": c.a, "b": c.b}, func(t *testing.T, n *town, d *Detector) {
+			in(t, map[string]time.Duration{"a": c.a, "b": c.b}, func(t *testing.T, n *fakePeers, d *Detector) {
 				got := wait(d, "a", c.others, 10*time.Second)
 				if got < c.least || got > c.most {
 					t.Errorf("silent after %v, want %v to %v", got, c.least, c.most)
@@ -152,7 +152,7 @@ func TestSilentPeersAreFound(t *testing.T) {
 // TestSilentSince checks that a caller that keeps data for a peer finds out since when it is silent by repeated
 // calls, with one probe for each.
 func TestSilentSince(t *testing.T) {
-	in(t, map[string]time.Duration{"a": time.Millisecond}, func(t *testing.T, n *town, d *Detector) {
+	in(t, map[string]time.Duration{"a": time.Millisecond}, func(t *testing.T, n *fakePeers, d *Detector) {
 		for range 2 {
 			if since := d.SilentSince("a"); !since.IsZero() {
 				t.Errorf("silent since %v", since)
@@ -180,7 +180,7 @@ func TestSilentSince(t *testing.T) {
 
 // TestShortWaitsCostNothing checks that answers that arrive soon cause no probe, however many there are.
 func TestShortWaitsCostNothing(t *testing.T) {
-	in(t, map[string]time.Duration{}, func(t *testing.T, n *town, d *Detector) {
+	in(t, map[string]time.Duration{}, func(t *testing.T, n *fakePeers, d *Detector) {
 		for range 1000 {
 			if wait(d, "a", []string{"b"}, 5*time.Millisecond) != 0 {
 				t.Fatal("it was found silent")
@@ -196,7 +196,7 @@ func TestShortWaitsCostNothing(t *testing.T) {
 // answered, except for the pause between two probes.
 func TestPeerThatStopsAnswering(t *testing.T) {
 	in(t, map[string]time.Duration{"a": time.Millisecond, "b": time.Millisecond},
-		func(t *testing.T, n *town, d *Detector) {
+		func(t *testing.T, n *fakePeers, d *Detector) {
 			stopped := make(chan time.Time, 1)
 			go func() {
 				time.Sleep(3 * time.Second)
@@ -215,7 +215,7 @@ func TestPeerThatStopsAnswering(t *testing.T) {
 // TestEveryWaitIsReported checks that all waits for a silent peer are notified, each once, and no wait for another
 // peer.
 func TestEveryWaitIsReported(t *testing.T) {
-	in(t, map[string]time.Duration{"a": never, "b": time.Millisecond}, func(t *testing.T, _ *town, d *Detector) {
+	in(t, map[string]time.Duration{"a": never, "b": time.Millisecond}, func(t *testing.T, _ *fakePeers, d *Detector) {
 		var reported atomic.Int64
 		waits := make([]Wait, 100)
 		for i := range waits {
@@ -239,7 +239,7 @@ func TestEveryWaitIsReported(t *testing.T) {
 // TestSilentPeersAreAskedLast checks that a peer that is silent again and again is asked last for longer and longer,
 // and that this starts again after a while without silence. Silence before a wait does not count for it.
 func TestSilentPeersAreAskedLast(t *testing.T) {
-	in(t, map[string]time.Duration{"a": never, "b": time.Millisecond}, func(t *testing.T, n *town, d *Detector) {
+	in(t, map[string]time.Duration{"a": never, "b": time.Millisecond}, func(t *testing.T, n *fakePeers, d *Detector) {
 		var rests []time.Duration
 		for range 7 {
 			if wait(d, "a", []string{"b"}, time.Second) == 0 {
@@ -280,7 +280,7 @@ func TestSilentPeersAreAskedLast(t *testing.T) {
 // TestClose checks that Close ends probes, and that waits in progress or begun later are never notified.
 func TestClose(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	in(t, map[string]time.Duration{"a": never, "b": never}, func(t *testing.T, _ *town, d *Detector) {
+	in(t, map[string]time.Duration{"a": never, "b": never}, func(t *testing.T, _ *fakePeers, d *Detector) {
 		var w, after Wait
 		d.Begin(&w, "a", nil, func() { t.Error("reported") })
 		time.Sleep(time.Second)

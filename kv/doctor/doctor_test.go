@@ -304,11 +304,11 @@ func TestWrongKind(t *testing.T) {
 // that.
 func TestEndlessStatistics(t *testing.T) {
 	t.Parallel()
-	const told = 1 << 17
+	const lines = 1 << 17
 	s := &kvclienttest.Server{User: "u", Password: "p", Bucket: "b"}
 	s.Handle = func(p *kvclienttest.Peer, f mcbp.Frame) bool {
 		if f.Op == mcbp.OpStat && string(f.Key) == "vbucket-details" {
-			for i := range told {
+			for i := range lines {
 				p.Reply(f, mcbp.StatusOK, mcbp.Frame{Key: fmt.Appendf(nil, "vb_%d:max_cas", i), Value: []byte("1")})
 			}
 		}
@@ -351,8 +351,8 @@ func TestManagers(t *testing.T) {
 	}
 	r = byManager(func(o *doctor.Options) { o.Managers = append(o.Managers, "127.0.0.1:1") })
 	expect(t, r, "map warning: returns no map itself", "manager warning: refused")
-	stranger := node(t, func(c *kv.Config) { c.Buckets[0].UUID = "77" })
-	r = byManager(func(o *doctor.Options) { o.Managers = append(o.Managers, stranger.AdminAddr()) })
+	foreign := node(t, func(c *kv.Config) { c.Buckets[0].UUID = "77" })
+	r = byManager(func(o *doctor.Options) { o.Managers = append(o.Managers, foreign.AdminAddr()) })
 	expect(t, r, "map warning: returns no map itself", "manager will not work: another bucket of the name")
 	for _, tt := range []struct {
 		edit func(*doctor.Options)

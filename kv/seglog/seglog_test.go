@@ -319,10 +319,10 @@ func TestSizeIsReportedWhileAWriteHangs(t *testing.T) {
 			written <- err
 		}()
 		<-begun
-		told := make(chan int64, 1)
-		go func() { told <- l.Size() }()
+		sizes := make(chan int64, 1)
+		go func() { sizes <- l.Size() }()
 		select {
-		case size := <-told:
+		case size := <-sizes:
 			if want := onDisk(); size != want {
 				t.Errorf("%d bytes are told before write %d, want %d", size, n, want)
 			}

@@ -69,8 +69,8 @@ func (c *client) final(t *testing.T, a *authenticator, known salts, challenge st
 	return bare, proof, sum(sum(salted, "Server Key"), message)
 }
 
-// nobody is the directory of a cluster without users.
-func nobody() *access.Directory { return nil }
+// noUsers returns the directory of a cluster without users.
+func noUsers() *access.Directory { return nil }
 
 // script splits a fuzz input.
 type script []byte
@@ -99,7 +99,7 @@ func FuzzLogin(f *testing.F) {
 	mechanisms := []string{mechSHA512, mechSHA256, mechSHA1, mechPlain, "SCRAM-MD5"}
 	known := salts{}
 	var count byte
-	auth := newAuthenticator(user, password, nobody, func(b []byte) {
+	auth := newAuthenticator(user, password, noUsers, func(b []byte) {
 		for i := range b {
 			count++
 			b[i] = count
@@ -222,7 +222,7 @@ func TestSaltsRevealNoUsers(t *testing.T) {
 // TestRefusalsKeepSecrets: errors, which are logged, contain nothing that the client sent: it may be a password sent
 // with the wrong mechanism.
 func TestRefusalsKeepSecrets(t *testing.T) {
-	auth := newAuthenticator("user", "secret", nobody, func(b []byte) { clear(b) })
+	auth := newAuthenticator("user", "secret", noUsers, func(b []byte) { clear(b) })
 	for _, message := range []string{"\x00user\x00secret,,,", "n,secret,n=user,r=x", "n,,secret,r=x", "n,,n=sec=ret,r=x",
 		"n,,n=user,secret", "p=secret,,n=user,r=x"} {
 		l := login{auth: auth}

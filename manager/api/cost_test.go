@@ -15,18 +15,18 @@ import (
 func TestCostOfBuilds(t *testing.T) {
 	w := newWritten(t)
 	first := w.create("first", "", false, "name")
-	nobody := (&costing{real: w.s}).of(statecontext.New(), w.s, first)
-	if nobody.Documents != nil || nobody.Entries != nil || nobody.Bytes != nil || len(nobody.Unknown) != 3 ||
-		nobody.Copies != 1 {
-		t.Errorf("the first of a bucket: %+v", nobody)
+	none := (&costing{real: w.s}).of(statecontext.New(), w.s, first)
+	if none.Documents != nil || none.Entries != nil || none.Bytes != nil || len(none.Unknown) != 3 ||
+		none.Copies != 1 {
+		t.Errorf("the first of a bucket: %+v", none)
 	}
-	told := map[index.ID]core.Progress{
+	progress := map[index.ID]core.Progress{
 		w.create("ids", "", true):                                     {Items: 1000, Bytes: 50_000, Ready: 1, Copies: 1},
 		w.create("by_country", "(`kind` = 1)", true, "country"):       {Items: 600, Bytes: 60_000, Ready: 1, Copies: 1},
 		w.create("half", "(`kind` = 2)", true, "country"):             {Items: 7, Bytes: 7, Copies: 1}, // no copy reports
 		w.create("tags", "", true, "DISTINCT ARRAY x FOR x IN t END"): {Items: 9000, Bytes: 90_000, Ready: 1, Copies: 1},
 	}
-	c := &costing{real: w.s, reported: told}
+	c := &costing{real: w.s, reported: progress}
 	for name, x := range map[string]struct {
 		where   string
 		keys    []string

@@ -365,8 +365,8 @@ func TestTimeoutOfEveryCall(t *testing.T) {
 		seen++
 		for _, by := range []string{"7", "world/by_name", "a:b"} {
 			path := filled.ReplaceAllString(rt.path, by)
-			if told := v1.TimeoutOf(rt.method, path); told != rt.limit {
-				t.Errorf("%s %s: clients are told %s, it takes up to %s", rt.method, path, told, rt.limit)
+			if timeout := v1.TimeoutOf(rt.method, path); timeout != rt.limit {
+				t.Errorf("%s %s: clients are told %s, it takes up to %s", rt.method, path, timeout, rt.limit)
 			}
 		}
 	}

@@ -37,8 +37,9 @@ func TestInfoReportsUnknownValues(t *testing.T) {
 			t.Errorf("%s: faults %+v", name, i.Faults)
 		}
 	}
-	told := core.Progress{Slices: 2, Faults: wire.IndexFaults{TooLong: 3, Sample: wire.FaultSample{DocID: "k"}}}
-	if f := info(&ready, &core.Status{Progress: map[index.ID]core.Progress{1: told}}).Faults; f == nil || f.TooLong != 3 ||
+	progress := core.Progress{Slices: 2, Faults: wire.IndexFaults{TooLong: 3, Sample: wire.FaultSample{DocID: "k"}}}
+	s := &core.Status{Progress: map[index.ID]core.Progress{1: progress}}
+	if f := info(&ready, s).Faults; f == nil || f.TooLong != 3 ||
 		f.Incomplete || f.Sample == nil || f.Sample.DocID != "k" {
 		t.Errorf("faults %+v", f)
 	}

@@ -94,7 +94,7 @@ func TestAnswerIsContinued(t *testing.T) {
 	for name, c := range map[string]struct {
 		a, b  *indexerOf
 		rows  int          // at the client; -1: none, and a problem instead
-		tells errcode.Code // "": its end
+		code  errcode.Code // "": its end
 		cut   bool
 		asked string // where b's answers began
 	}{
@@ -104,12 +104,12 @@ func TestAnswerIsContinued(t *testing.T) {
 		"in a piece":              {a: &indexerOf{piece: 3, kills: []int{8}}, b: &indexerOf{piece: 5}, rows: 20, asked: "[6]"},
 		"before the end":          {a: &indexerOf{piece: 3, kills: []int{19}}, b: &indexerOf{piece: 5}, rows: 20, asked: "[18]"},
 		"again and again":         {a: &indexerOf{piece: 3, kills: []int{4, 4, 4}}, b: &indexerOf{piece: 3, kills: []int{5, 5, 5}}, rows: 20, asked: "[3 9 15]"},
-		"without progress":        {a: &indexerOf{piece: 9, kills: []int{10, 2, 2}}, b: &indexerOf{piece: 9, kills: []int{1, 1, 1}}, rows: 10, tells: errcode.Unavailable, asked: "[9 9]"},
-		"nothing ever comes":      {a: &indexerOf{piece: 9, kills: []int{0, 0, 0}}, b: &indexerOf{piece: 9, kills: []int{0, 0, 0}}, rows: -1, tells: errcode.Unavailable, asked: "[ ]"},
-		"the other one refuses":   {a: &indexerOf{piece: 3, kills: []int{8}}, b: &indexerOf{piece: 3, said: rpc.Refuse(errcode.SnapshotTooOld, "gone")}, rows: 8, tells: errcode.SnapshotTooOld, asked: "[6]"},
-		"the index is no more":    {a: &indexerOf{piece: 3, kills: []int{8}, later: rpc.Refuse(errcode.IndexNotHosted, "none")}, b: &indexerOf{piece: 3, said: rpc.Refuse(errcode.IndexNotHosted, "none")}, rows: 8, tells: errcode.SnapshotTooOld, asked: "[6]"},
-		"blind":                   {a: &indexerOf{piece: 3, kills: []int{8}, blind: true}, rows: 8, tells: errcode.Unavailable, asked: "[]"},
-		"rows that are too long":  {a: &indexerOf{piece: 9, pad: long, kills: []int{4}}, rows: 4, tells: errcode.Unavailable, asked: "[]"},
+		"without progress":        {a: &indexerOf{piece: 9, kills: []int{10, 2, 2}}, b: &indexerOf{piece: 9, kills: []int{1, 1, 1}}, rows: 10, code: errcode.Unavailable, asked: "[9 9]"},
+		"nothing ever comes":      {a: &indexerOf{piece: 9, kills: []int{0, 0, 0}}, b: &indexerOf{piece: 9, kills: []int{0, 0, 0}}, rows: -1, code: errcode.Unavailable, asked: "[ ]"},
+		"the other one refuses":   {a: &indexerOf{piece: 3, kills: []int{8}}, b: &indexerOf{piece: 3, said: rpc.Refuse(errcode.SnapshotTooOld, "gone")}, rows: 8, code: errcode.SnapshotTooOld, asked: "[6]"},
+		"the index is no more":    {a: &indexerOf{piece: 3, kills: []int{8}, later: rpc.Refuse(errcode.IndexNotHosted, "none")}, b: &indexerOf{piece: 3, said: rpc.Refuse(errcode.IndexNotHosted, "none")}, rows: 8, code: errcode.SnapshotTooOld, asked: "[6]"},
+		"blind":                   {a: &indexerOf{piece: 3, kills: []int{8}, blind: true}, rows: 8, code: errcode.Unavailable, asked: "[]"},
+		"rows that are too long":  {a: &indexerOf{piece: 9, pad: long, kills: []int{4}}, rows: 4, code: errcode.Unavailable, asked: "[]"},
 		"in one that is":          {a: &indexerOf{piece: 9, half: long + long, kills: []int{4}}, rows: 4, cut: true, asked: "[]"},
 		"long, and then a place":  {a: &indexerOf{piece: 2, pad: long, kills: []int{4}}, b: &indexerOf{piece: 5, pad: long}, rows: 20, asked: "[4]"},
 		"one row, and not a line": {a: &indexerOf{piece: 1, kills: []int{1}}, b: &indexerOf{piece: 1}, rows: 20, asked: "[1]"},
@@ -151,11 +151,11 @@ func TestAnswerIsContinued(t *testing.T) {
 				t.Fatalf("read %d bytes: %v", len(got), err)
 			}
 			if c.rows < 0 {
-				if p := (&rpc.Problem{}); json.Unmarshal(got, p) != nil || p.Code != c.tells || resp.StatusCode == http.StatusOK {
+				if p := (&rpc.Problem{}); json.Unmarshal(got, p) != nil || p.Code != c.code || resp.StatusCode == http.StatusOK {
 					t.Errorf("%d, %.200s", resp.StatusCode, got)
 				}
 			} else {
-				checkRows(t, string(got), c.rows, c.tells, c.cut)
+				checkRows(t, string(got), c.rows, c.code, c.cut)
 			}
 			if asked := fmt.Sprint(c.b.asked); c.asked != "" && asked != c.asked {
 				t.Errorf("the other one was asked behind %s, want %s", asked, c.asked)
@@ -216,7 +216,7 @@ func TestAnswerOfAMovedIndex(t *testing.T) {
 
 // checkRows checks lines: rows in order, and then the end, the error, or, if the answer was cut, possibly a partial
 // line.
-func checkRows(t *testing.T, got string, rows int, tells errcode.Code, cut bool) {
+func checkRows(t *testing.T, got string, rows int, code errcode.Code, cut bool) {
 	t.Helper()
 	lines := strings.SplitAfter(got, "\n")
 	for i, line := range lines[:min(rows, len(lines))] {
@@ -227,8 +227,8 @@ func checkRows(t *testing.T, got string, rows int, tells errcode.Code, cut bool)
 	rest := strings.Join(lines[min(rows, len(lines)):], "")
 	switch {
 	case cut:
-	case tells == "" && rest != fmt.Sprintf(`{"end":true,"rows":%d}`+"\n", rows),
-		tells != "" && (!strings.HasPrefix(rest, `{"error":`) || !strings.Contains(rest, string(tells))):
+	case code == "" && rest != fmt.Sprintf(`{"end":true,"rows":%d}`+"\n", rows),
+		code != "" && (!strings.HasPrefix(rest, `{"error":`) || !strings.Contains(rest, string(code))):
 		t.Errorf("%d rows, then %.300q", rows, rest)
 	}
 }
@@ -274,12 +274,12 @@ func TestIndexUnknownToIndexersIsRetried(t *testing.T) {
 // if an indexer learns only from the next leader that an index is ready, because the one that has decided it died at
 // once.
 func TestScanWaitsForReadinessFromTheNextLeader(t *testing.T) {
-	for told, want := range map[time.Duration]int{scan.DefaultWait - time.Second: http.StatusOK,
+	for after, want := range map[time.Duration]int{scan.DefaultWait - time.Second: http.StatusOK,
 		scan.DefaultWait + time.Second: http.StatusConflict} {
 		began := time.Now()
 		var passed atomic.Int64 // probes of the indexer may come in addition
 		indexer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if time.Duration(passed.Add(int64(500*time.Millisecond))) < told {
+			if time.Duration(passed.Add(int64(500*time.Millisecond))) < after {
 				rpc.WriteProblem(w, rpc.Refuse(errcode.IndexNotReady, "not yet"))
 				return
 			}
@@ -300,7 +300,7 @@ func TestScanWaitsForReadinessFromTheNextLeader(t *testing.T) {
 			_ = resp.Body.Close()
 		}
 		if status != want {
-			t.Errorf("told after %s: %d (%v), want %d", told, status, err, want)
+			t.Errorf("told after %s: %d (%v), want %d", after, status, err, want)
 		}
 		indexer.Close()
 		api.Close()

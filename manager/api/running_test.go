@@ -32,13 +32,14 @@ func TestHungIndexerIsNamed(t *testing.T) {
 	defer close(over)
 	a := New(Config{})
 	defer a.Close()
-	told, unheard := running{a.ground}.askScans(t.Context(), []indexerAt{{"i2", hangs.URL}, {"i1", lives.URL}, {"i0", "http://127.0.0.1:1"}}, 7, 3)
+	reports, unanswered := running{a.ground}.askScans(t.Context(), []indexerAt{{"i2", hangs.URL}, {"i1", lives.URL}, {"i0", "http://127.0.0.1:1"}}, 7, 3)
 	<-asked
-	if len(told) != 1 || told[0].Name != "i1" || len(told[0].Scans) != 1 {
-		t.Errorf("%+v", told)
+	if len(reports) != 1 || reports[0].Name != "i1" || len(reports[0].Scans) != 1 {
+		t.Errorf("%+v", reports)
 	}
-	if len(unheard) != 2 || unheard[0].Indexer != "i0" || unheard[1].Indexer != "i2" || unheard[1].Error == "" {
-		t.Errorf("%+v", unheard)
+	if len(unanswered) != 2 || unanswered[0].Indexer != "i0" || unanswered[1].Indexer != "i2" ||
+		unanswered[1].Error == "" {
+		t.Errorf("%+v", unanswered)
 	}
 }
 

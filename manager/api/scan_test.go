@@ -151,12 +151,12 @@ func TestCutAnswerIsReported(t *testing.T) {
 			defer resp.Body.Close()
 			got, err := io.ReadAll(resp.Body)
 			rest, begins := strings.CutPrefix(string(got), c.want)
-			switch told := strings.Contains(rest, string(errcode.Unavailable)) && strings.HasSuffix(rest, "}\n"); {
+			switch reported := strings.Contains(rest, string(errcode.Unavailable)) && strings.HasSuffix(rest, "}\n"); {
 			case c.length > 0:
 				if err != nil || resp.StatusCode != http.StatusServiceUnavailable {
 					t.Errorf("%d, %v, want 503", resp.StatusCode, err)
 				}
-			case !begins, (err != nil) != c.cut, c.whole && rest != "", !c.whole && !c.cut && !told:
+			case !begins, (err != nil) != c.cut, c.whole && rest != "", !c.whole && !c.cut && !reported:
 				t.Errorf("%d bytes, then %.200q, %v", len(got)-len(rest), rest, err)
 			}
 		})

@@ -13,7 +13,7 @@ import (
 // TestScansAreSummedUp checks that the scans of each index are summed up over all indexers, and that the error is
 // that of the indexer with the latest scan among those that have one, in any order.
 func TestScansAreSummedUp(t *testing.T) {
-	told := map[index.NodeID]*wire.IndexerStats{
+	stats := map[index.NodeID]*wire.IndexerStats{
 		0: {Scans: []wire.ScanStats{{Index: 1, NumRequests: 2, NumRowsReturned: 10, TotalScanDuration: 8,
 			LastKnownScanTime: 9}, {Index: 2, NumRequests: 1, NumScanErrors: 1, NumScanTimeouts: 1, LastScanError: "timeout",
 			LastKnownScanTime: 3}}},
@@ -23,7 +23,7 @@ func TestScansAreSummedUp(t *testing.T) {
 			LastKnownScanTime: 5}}},
 	}
 	for range 20 { // of a map
-		all := scansOf(told)
+		all := scansOf(stats)
 		for id, want := range map[index.ID]v1.IndexStats{
 			1: {NumRequests: 4, NumRowsReturned: 10, NumScanErrors: 2, TotalScanDuration: 12, AvgScanLatency: 3,
 				LastScanError: "newer", LastKnownScanTime: 9},

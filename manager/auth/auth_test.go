@@ -272,16 +272,16 @@ func TestStaleManagerRevealsNoNames(t *testing.T) {
 			}
 		}
 	}
-	var told []string
+	var texts []string
 	for _, name := range []string{"ann", "root"} {
 		err := w.askIn(name+"/wrong", true, nil)
 		if !errors.Is(err, ErrTooMany) {
 			t.Fatalf("%s, afterwards: %v", name, err)
 		}
-		told = append(told, strings.ReplaceAll(err.Error(), name, "NAME"))
+		texts = append(texts, strings.ReplaceAll(err.Error(), name, "NAME"))
 	}
-	if told[0] != told[1] {
-		t.Errorf("names are told apart by %q", told)
+	if texts[0] != texts[1] {
+		t.Errorf("names are told apart by %q", texts)
 	}
 }
 

@@ -1126,11 +1126,11 @@ func TestIdleBucketAfterARecovery(t *testing.T) {
 		w.until("the new number is told", 20*time.Second, func() bool {
 			for _, n := range w.indexers {
 				n.mu.Lock()
-				told := n.stable["world"]
+				got := n.stable["world"]
 				n.mu.Unlock()
 				was, now := s.Bucket("world").Stability, w.log.State().Bucket("world").Stability
-				if told.Number <= was.Number || told.RollbackID <= was.RollbackID || told.Number != now.Number ||
-					told.RollbackID != now.RollbackID {
+				if got.Number <= was.Number || got.RollbackID <= was.RollbackID || got.Number != now.Number ||
+					got.RollbackID != now.RollbackID {
 					return false
 				}
 			}

@@ -63,13 +63,13 @@ func TestHeldTimestampIsNotSentAgain(t *testing.T) {
 		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
 		time.Sleep(2 * time.Second) // everything is acknowledged, and writes have stopped
 		w.depose()
-		behind, told := w.indexers["http://i2"], map[string]int{}
+		behind, counts := w.indexers["http://i2"], map[string]int{}
 		for addr, n := range w.indexers {
 			n.mu.Lock()
 			if n == behind {
 				clear(n.stable)
 			}
-			told[addr] = n.told
+			counts[addr] = n.published
 			n.mu.Unlock()
 		}
 		w.lead()
@@ -77,7 +77,7 @@ func TestHeldTimestampIsNotSentAgain(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		for addr, n := range w.indexers {
 			n.mu.Lock()
-			if again := n.told - told[addr]; again > 0 != (n == behind) {
+			if again := n.published - counts[addr]; again > 0 != (n == behind) {
 				t.Errorf("%s was told %d times", addr, again)
 			}
 			if number := w.log.State().Bucket("world").Stability.Number; n.stable["world"].Number != number {

@@ -19,7 +19,7 @@ import (
 func (p *fakeProjector) evaluates(rules uint32, bad ...wire.Unevaluated) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.tell = func(r *wire.ProjectorReport) {
+	p.amend = func(r *wire.ProjectorReport) {
 		r.Evaluation = &wire.Evaluation{Revision: r.Revision, Rules: rules, Indexes: bad}
 	}
 }

@@ -104,7 +104,7 @@ type fakeProjector struct {
 	streams map[string]map[uint16]*fakeStream
 	starts  int // streams started
 	stops   int
-	tell    func(*wire.ProjectorReport) // adds to each report; nil: nothing
+	amend   func(*wire.ProjectorReport) // adds to each report; nil: nothing
 	drops   []index.NodeID              // indexers for which it drops some data of every bucket
 	foreign string                      // uuid of the buckets that it finds; "none": it finds none; "": KV's
 	away    bool                        // its KV node hangs, and it reports so
@@ -194,8 +194,8 @@ func (p *fakeProjector) report(only string) *wire.ProjectorReport {
 	defer p.mu.Unlock()
 	p.sequence++
 	r := &wire.ProjectorReport{ID: p.id, BootID: p.boot, Sequence: p.sequence, Revision: p.revision}
-	if p.tell != nil {
-		p.tell(r)
+	if p.amend != nil {
+		p.amend(r)
 	}
 	for name, streams := range p.streams {
 		if only != "" && name != only {
@@ -413,7 +413,7 @@ type fakeIndexer struct {
 	node      index.NodeID
 	stable    map[string]wire.BucketStability
 	loaded    map[index.CopyID][]uint64 // high seqnos when the build began: the copy is whole at an S that covers them
-	told      int                       // stability messages received
+	published int                       // stability messages received
 	never     bool
 	owes      bool          // it acknowledges nothing
 	made      chan struct{} // signals a new stability timestamp, if prompt
@@ -676,7 +676,7 @@ func (c indexersOf) Stability(ctx context.Context, addr string, req *wire.Stabil
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.told++
+	n.published++
 	for _, s := range req.Stabilities {
 		if s.Hash != s.Vector.Hash() {
 			c.w.t.Errorf("hash %x of %v", s.Hash, s.Vector)

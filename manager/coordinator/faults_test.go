@@ -24,11 +24,11 @@ func TestFaultsAreShown(t *testing.T) {
 		once := func(p *fakeProjector, faults ...wire.IndexFaults) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			told := false
-			p.tell = func(r *wire.ProjectorReport) {
+			done := false
+			p.amend = func(r *wire.ProjectorReport) {
 				r.Counters.Mutations = 50
-				if !told {
-					r.FaultsToo, r.Faults, told = true, faults, true
+				if !done {
+					r.FaultsToo, r.Faults, done = true, faults, true
 				}
 			}
 		}

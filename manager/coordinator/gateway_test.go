@@ -17,7 +17,7 @@ func TestFencesAtAnAddress(t *testing.T) {
 		g.Do(core.Open{To: to, Instead: instead, Addr: addr, Fence: wire.Fence{ClusterID: "c", Counter: counter}})
 	}
 	seen := map[string]uint64{}
-	told := func(what string, to core.Receiver, addr string) {
+	check := func(what string, to core.Receiver, addr string) {
 		t.Helper()
 		f := g.receiver(to).fences.next()
 		if f.ClusterID != "c" || f.Counter <= seen[addr] {
@@ -26,16 +26,16 @@ func TestFencesAtAnAddress(t *testing.T) {
 		seen[addr] = f.Counter
 	}
 	open(1, 0, "x", 100)
-	told("the first", 1, "x")
+	check("the first", 1, "x")
 	open(2, 0, "y", 200)
-	told("another one", 2, "y")
+	check("another one", 2, "y")
 	open(3, 1, "y", 300) // the first moves to where the second was
-	told("the first at the second's address", 3, "y")
-	told("the second, which is there all the same", 2, "y")
-	told("the first after it", 3, "y")
+	check("the first at the second's address", 3, "y")
+	check("the second, which is there all the same", 2, "y")
+	check("the first after it", 3, "y")
 	open(4, 3, "y", 250) // its process has begun anew; a counter never moves back
-	told("the first again", 4, "y")
+	check("the first again", 4, "y")
 	open(5, 4, "x", 400)
-	told("the first back at its own address", 5, "x")
-	told("the second", 2, "y")
+	check("the first back at its own address", 5, "x")
+	check("the second", 2, "y")
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // work counts what the leader has done.
-type work struct{ commands, bytes, told, requests int }
+type work struct{ commands, bytes, published, requests int }
 
 func (w *world) work() work {
 	synctest.Wait()
@@ -18,7 +18,7 @@ func (w *world) work() work {
 	w.log.mu.Unlock()
 	for _, n := range w.indexers {
 		n.mu.Lock()
-		d.told += n.told
+		d.published += n.published
 		n.mu.Unlock()
 	}
 	for _, p := range w.projectors {
@@ -44,14 +44,15 @@ func TestWorkDoesNotFollowTheMutationRate(t *testing.T) {
 				w.write("world", perWrite)
 			}
 			now := w.work()
-			did := work{now.commands - before.commands, now.bytes - before.bytes, now.told - before.told,
+			did := work{now.commands - before.commands, now.bytes - before.bytes, now.published - before.published,
 				now.requests - before.requests}
 			t.Logf("%8d mutations/s: %+v", perWrite*vbuckets*uint64(time.Second/every), did)
 			if i == 0 {
 				least = did
 			}
 			// Five promotions a second, each sent to three indexers.
-			if did.commands > 5*seconds+1 || did.commands < 4*seconds || did.told > 3*(did.commands+1) || did.requests != 0 {
+			if did.commands > 5*seconds+1 || did.commands < 4*seconds || did.published > 3*(did.commands+1) ||
+				did.requests != 0 {
 				t.Errorf("in %d s: %+v, want %d commands at most, each told to three indexers, and no streams", seconds, did,
 					5*seconds+1)
 			}

@@ -168,9 +168,9 @@ func TestRebalanceToANewIndexer(t *testing.T) {
 		}
 
 		all := w.log.State().Topology(lone.ID).Copies
-		told, err := w.leader().Copies(w.ctx, append(slices.Clone(all), partition.Copy{ID: 999, Node: 77}))
-		if err != nil || len(told) != len(all) || !told[all[0].ID].Ready {
-			t.Errorf("%+v of %d copies, %v", told, len(all), err)
+		reports, err := w.leader().Copies(w.ctx, append(slices.Clone(all), partition.Copy{ID: 999, Node: 77}))
+		if err != nil || len(reports) != len(all) || !reports[all[0].ID].Ready {
+			t.Errorf("%+v of %d copies, %v", reports, len(all), err)
 		}
 
 		i2 := w.nodeOf("i2")

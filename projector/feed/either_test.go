@@ -65,7 +65,7 @@ func until(t testing.TB, c feed.Feed, what string, last func(e *feed.Event) bool
 		}
 		over := false
 		for i := range b.Events {
-			seen = append(seen, tell(&b.Events[i]))
+			seen = append(seen, properties(&b.Events[i]))
 			over = over || last(&b.Events[i])
 		}
 		b.Release()
@@ -77,8 +77,8 @@ func until(t testing.TB, c feed.Feed, what string, last func(e *feed.Event) bool
 
 func isEnd(e *feed.Event) bool { return e.Kind == feed.StreamEnd }
 
-// tell returns all properties of an event that consumers may rely on.
-func tell(e *feed.Event) string {
+// properties returns all properties of an event that consumers may rely on.
+func properties(e *feed.Event) string {
 	value := string(e.Value)
 	if len(value) > 40 {
 		value = fmt.Sprintf("%d bytes", len(value))
@@ -135,7 +135,7 @@ func everything(vb uint16, opaque uint32) []mcbp.Frame {
 // Both feeds produce the same from everything that an engine may send, and what the table states where it is not
 // obvious.
 func TestSameEvents(t *testing.T) {
-	told := map[string][]string{}
+	described := map[string][]string{}
 	either(t, func(t *testing.T, dial feed.Dialer) {
 		n := startNode(t, func(p *kvclienttest.Peer, f mcbp.Frame) bool {
 			if f.Op != mcbp.OpDCPStreamReq {
@@ -154,12 +154,12 @@ func TestSameEvents(t *testing.T) {
 		if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 2, End: mcbp.EndOfTime}); err != nil {
 			t.Fatal(err)
 		}
-		told[t.Name()] = until(t, c, "the end", isEnd)
+		described[t.Name()] = until(t, c, "the end", isEnd)
 		if n.flags&mcbp.OpenXattrs == 0 {
 			t.Error("xattrs were not asked for")
 		}
 	})
-	a, b := told["TestSameEvents/native"], told["TestSameEvents/gocbcore"]
+	a, b := described["TestSameEvents/native"], described["TestSameEvents/gocbcore"]
 	if len(a) != 16 || len(a) != len(b) {
 		t.Fatalf("%d and %d events", len(a), len(b))
 	}

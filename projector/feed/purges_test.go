@@ -35,7 +35,7 @@ func TestPurgesCostWhatTheyReport(t *testing.T) {
 	for _, x := range []struct {
 		vbuckets []uint16
 		asks     string
-		told     map[uint16]uint64
+		want     map[uint16]uint64
 		err      error
 	}{
 		{nil, "vbucket-seqno", map[uint16]uint64{3: 30}, nil},
@@ -44,10 +44,10 @@ func TestPurgesCostWhatTheyReport(t *testing.T) {
 		{[]uint16{8}, "vbucket-seqno 8", nil, refused},
 	} {
 		asked = nil
-		told, err := feed.Purges(x.vbuckets, ask)
+		purges, err := feed.Purges(x.vbuckets, ask)
 		slices.Sort(asked)
-		if got := strings.Join(asked, ","); got != x.asks || !maps.Equal(told, x.told) || !errors.Is(err, x.err) {
-			t.Errorf("%d vbuckets: asked %s, told %v, %v; want %s, %v, %v", len(x.vbuckets), got, told, err, x.asks, x.told,
+		if got := strings.Join(asked, ","); got != x.asks || !maps.Equal(purges, x.want) || !errors.Is(err, x.err) {
+			t.Errorf("%d vbuckets: asked %s, told %v, %v; want %s, %v, %v", len(x.vbuckets), got, purges, err, x.asks, x.want,
 				x.err)
 		}
 	}

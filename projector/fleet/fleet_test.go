@@ -165,7 +165,7 @@ func TestAMemberEnds(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(ctx) }()
 	seen := map[string]int{}
-	for told := false; seen[ill] < 2 || !told; {
+	for reported := false; seen[ill] < 2 || !reported; {
 		select {
 		case node := <-began:
 			seen[node]++
@@ -174,7 +174,7 @@ func TestAMemberEnds(t *testing.T) {
 		case <-time.After(10 * time.Millisecond):
 		}
 		if p := f.process(); len(p.Unserved) == 1 && p.Unserved[0].Node == ill {
-			told = told || strings.Contains(p.Unserved[0].Error, "its disk is full")
+			reported = reported || strings.Contains(p.Unserved[0].Error, "its disk is full")
 			if r := f.reasons(); !slices.ContainsFunc(r, func(r rpc.Reason) bool {
 				return r.Code == reasonUnserved && strings.Contains(r.Detail, "its disk is full")
 			}) {

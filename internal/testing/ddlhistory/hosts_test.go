@@ -149,14 +149,14 @@ func (h *host) neighbour(o *host, mac string) {
 	h.net.must("ip", "-n", h.ns, "neigh", "replace", o.ip(), "lladdr", mac, "dev", "eth0", "nud", "permanent")
 }
 
-// nobody is a link address that no host has: packets to it are lost silently.
-const nobody = "02:74:6d:00:ff:ff"
+// noHost is a link address that no host has: packets to it are lost silently.
+const noHost = "02:74:6d:00:ff:ff"
 
 // mute drops what h sends to others; what they send still arrives.
 func (h *host) mute(others ...*host) {
 	for _, o := range others {
 		if o != h {
-			h.neighbour(o, nobody)
+			h.neighbour(o, noHost)
 		}
 	}
 }

@@ -149,8 +149,8 @@ func TestScansGoStraightWithTLS(t *testing.T) {
 	bearer, byBearer := open(client.Options{Token: secret})
 	byAnn.direct(ctx, t, "a user's password", ann, ref, 40)
 	byBearer.direct(ctx, t, "a token", bearer, ref, 40)
-	nobody, _ := open(client.Options{})
-	refused(ctx, t, "nobody", nobody, ref)
+	anonymous, _ := open(client.Options{})
+	refused(ctx, t, "nobody", anonymous, ref)
 
 	if err := admin.RevokeToken(ctx, token.ID); err != nil {
 		t.Fatal(err)

@@ -192,7 +192,7 @@ func (g *guarded) ports(t *testing.T) {
 			_ = conn.Close()
 		}
 		var slow net.Error
-		if heard := errors.As(err, &slow) && slow.Timeout(); heard != want {
+		if listening := errors.As(err, &slow) && slow.Timeout(); listening != want {
 			t.Errorf("%s on the Raft port: %v", role, err)
 		}
 	}

@@ -83,13 +83,13 @@ func TestManyWatchers(t *testing.T) {
 	measure("no watchers, at rest", rest)
 	measure("no watchers, an index every 50 ms", ddl)
 	created = 0
-	var ready, told atomic.Int64
+	var ready, received atomic.Int64
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	for range *watcherCount {
-		wg.Go(func() { listen(watching, t, follower.REST, &ready, &told) })
+		wg.Go(func() { listen(watching, t, follower.REST, &ready, &received) })
 	}
 	harness.Eventually(t, time.Minute, "all have their snapshot", func() (bool, string) {
 		return ready.Load() == int64(*watcherCount), fmt.Sprint(ready.Load())
@@ -99,14 +99,14 @@ func TestManyWatchers(t *testing.T) {
 	measure(fmt.Sprintf("%d watchers, an index every 50 ms", *watcherCount), ddl)
 	want := int64(created) * int64(*watcherCount)
 	harness.Eventually(t, time.Minute, "all are told of all", func() (bool, string) {
-		return told.Load() >= want,
-			fmt.Sprintf("%d of %d", told.Load(), want)
+		return received.Load() >= want,
+			fmt.Sprintf("%d of %d", received.Load(), want)
 	})
 	t.Logf("%d indexes, each told to each watcher", created)
 }
 
 // listen reads events as cheaply as a client can.
-func listen(ctx context.Context, t *testing.T, server string, ready, told *atomic.Int64) {
+func listen(ctx context.Context, t *testing.T, server string, ready, received *atomic.Int64) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server+"/v1/events?kinds=index", nil)
 	if err != nil {
 		t.Error(err)
@@ -132,7 +132,7 @@ func listen(ctx context.Context, t *testing.T, server string, ready, told *atomi
 		case strings.HasPrefix(text, "event: snapshot"):
 			ready.Add(1)
 		case strings.HasPrefix(text, "event: change"):
-			told.Add(1)
+			received.Add(1)
 		}
 	}
 }

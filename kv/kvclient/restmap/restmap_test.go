@@ -202,7 +202,7 @@ func TestStream(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); s.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	tell := func(text string) {
+	push := func(text string) {
 		t.Helper()
 		select {
 		case say <- text:
@@ -230,12 +230,12 @@ func TestStream(t *testing.T) {
 		}
 	}
 	shown(5)
-	tell(document(4)) // an older map
-	tell("")
+	push(document(4)) // an older map
+	push("")
 	shown(6)
-	tell("end")
+	push("end")
 	shown(7)
-	tell("no map")
+	push("no map")
 	shown(8)
 	before := streams.Load()
 	for deadline := time.Now().Add(patience); streams.Load() == before; time.Sleep(time.Millisecond) { // it is silent

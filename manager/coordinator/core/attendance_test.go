@@ -147,9 +147,9 @@ func (s *terms) report(n index.NodeID) *wire.IndexerReport {
 		b := s.state.state.Bucket(x.Definition.Bucket)
 		for _, c := range x.Topology.Copies {
 			if c.Node == n {
-				told := wire.CopyReport{Copy: c.ID, Index: x.Definition.ID, Ready: s.exact(c)}
-				told.Held.Generation, told.Held.RollbackID, told.Held.Number = b.Generation, b.Stability.RollbackID, 1
-				r.Copies = append(r.Copies, told)
+				report := wire.CopyReport{Copy: c.ID, Index: x.Definition.ID, Ready: s.exact(c)}
+				report.Held.Generation, report.Held.RollbackID, report.Held.Number = b.Generation, b.Stability.RollbackID, 1
+				r.Copies = append(r.Copies, report)
 			}
 		}
 	}

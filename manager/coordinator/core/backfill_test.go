@@ -39,10 +39,10 @@ func TestEveryBackfillTimestampHasItsTurn(t *testing.T) {
 	turns := map[string]int{}
 	for at := range uint64(rounds) {
 		for b := range s.state.state.Buckets() {
-			told := &wire.ReportedBucket{}
-			told.Report.Generation, told.Report.Backfill = b.Generation, timestamp.New(b.VBuckets)
-			told.Report.Backfill.Set(0, timestamp.Position{VBUUID: 7, Seqno: 10 + at})
-			n.reports.Buckets[b.Name] = told
+			reported := &wire.ReportedBucket{}
+			reported.Report.Generation, reported.Report.Backfill = b.Generation, timestamp.New(b.VBuckets)
+			reported.Report.Backfill.Set(0, timestamp.Position{VBUUID: 7, Seqno: 10 + at})
+			n.reports.Buckets[b.Name] = reported
 		}
 		s.now.MS, s.now.State = s.now.MS+backfillEvery, s.state.state
 		effects := slices.Clone(s.lead.Step(s.now, Tick{}))

@@ -102,8 +102,8 @@ func TestProjectorsAreAskedForBucketsInTurn(t *testing.T) {
 		l.effects = l.effects[:0]
 		l.ledgers.checkBuckets()
 		for _, e := range l.effects {
-			if told, is := e.(Tell); is {
-				if c, is := told.Message.(CheckBucket); is {
+			if sent, is := e.(Tell); is {
+				if c, is := sent.Message.(CheckBucket); is {
 					asked[c.Projector]++
 				}
 			}

@@ -100,10 +100,10 @@ func TestEvictionsFitIntoCommands(t *testing.T) {
 	a := crowded(t, indexes)
 	a.do(&statecontext.EvictIndexer{Node: 0, UUID: "u0", Revision: a.state.DefinitionsRevision()})
 	a.most = 0
-	nobody := func(index.NodeID) bool { return false }
+	none := func(index.NodeID) bool { return false }
 	pieces := 0
 	for {
-		piece, held, err := evicted(a.state, 0, Living(a.state, nobody, 0), DefaultSettings().EvictBytes)
+		piece, held, err := evicted(a.state, 0, Living(a.state, none, 0), DefaultSettings().EvictBytes)
 		if err != nil {
 			t.Fatal(err)
 		}

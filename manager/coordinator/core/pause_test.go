@@ -85,9 +85,9 @@ func TestLeadersOwnPauseInARepair(t *testing.T) {
 	s := newAsked(t)
 	asked := func() (positions, logs bool) {
 		for _, e := range s.lead.Step(s.now, Tick{}) {
-			told, _ := e.(Tell)
-			_, poll := told.Message.(Poll)
-			ask, is := told.Message.(AskLogs)
+			sent, _ := e.(Tell)
+			_, poll := sent.Message.(Poll)
+			ask, is := sent.Message.(AskLogs)
 			positions, logs = positions || poll, logs || is && ask.For.Kind == ForStreams
 		}
 		return positions, logs

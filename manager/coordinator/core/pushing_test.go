@@ -23,8 +23,8 @@ func TestRefusedDefinitionsAreLogged(t *testing.T) {
 		return &wire.Problem{Status: status, Code: code, Detail: detail}
 	}
 	for i, s := range []struct {
-		err  error
-		told string
+		err    error
+		logged string
 	}{
 		{errors.New("no answer"), ""},
 		{problem(409, errcode.Fenced, "newer"), ""},
@@ -39,9 +39,9 @@ func TestRefusedDefinitionsAreLogged(t *testing.T) {
 	} {
 		out.Reset()
 		l.membership.handed(&Handed{From: n.receiver, Addr: "http://i1", Err: s.err})
-		if got := out.String(); s.told == "" && got != "" || !strings.Contains(got, s.told) ||
-			s.told != "" && !strings.Contains(got, "http://i1") {
-			t.Errorf("answer %d, %v: the log is told %q, want %q", i, s.err, got, s.told)
+		if got := out.String(); s.logged == "" && got != "" || !strings.Contains(got, s.logged) ||
+			s.logged != "" && !strings.Contains(got, "http://i1") {
+			t.Errorf("answer %d, %v: the log is told %q, want %q", i, s.err, got, s.logged)
 		}
 	}
 }

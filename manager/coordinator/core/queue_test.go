@@ -79,8 +79,8 @@ func TestCommandsWaitForTheirBucketAlone(t *testing.T) {
 				q.Done(taken[i])
 				continue
 			}
-			if tell, ok := q.Take(); ok {
-				taken, got = append(taken, tell), append(got, words(tell))
+			if sent, ok := q.Take(); ok {
+				taken, got = append(taken, sent), append(got, words(sent))
 			} else {
 				got = append(got, "none")
 			}
@@ -99,8 +99,8 @@ func TestStartsOfOthersStay(t *testing.T) {
 	q.Put(one)
 	other.Put(one)
 	q.Put(starting("a", 2, 1))
-	if tell, _ := other.Take(); words(tell) != "start a 1 1 2 3" {
-		t.Error(words(tell))
+	if sent, _ := other.Take(); words(sent) != "start a 1 1 2 3" {
+		t.Error(words(sent))
 	}
 }
 
@@ -120,13 +120,13 @@ func TestNoBucketIsDropped(t *testing.T) {
 	}
 	var keys []string
 	for range keyed {
-		tell, _ := q.Take()
-		keys = append(keys, tell.Key)
+		sent, _ := q.Take()
+		keys = append(keys, sent.Key)
 	}
 	if keys[0] != "bucket/0" || keys[keyed-1] != fmt.Sprint("bucket/", keyed-1) || slices.Contains(keys, "") {
 		t.Error(keys[0], keys[keyed-1])
 	}
-	if tell, _ := q.Take(); tell.Message.(AskSync).Want[0] != loose-LaneLength {
-		t.Errorf("%+v is the oldest that is left", tell.Message)
+	if sent, _ := q.Take(); sent.Message.(AskSync).Want[0] != loose-LaneLength {
+		t.Errorf("%+v is the oldest that is left", sent.Message)
 	}
 }

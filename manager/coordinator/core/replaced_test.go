@@ -16,9 +16,9 @@ func TestReplacedComponentGoesOffline(t *testing.T) {
 		g := greeting(t)
 		pushed := func(effects []Effect) (to []Receiver) {
 			for _, e := range effects {
-				if tell, is := e.(Tell); is {
-					if _, is := tell.Message.(Push); is {
-						to = append(to, tell.To)
+				if sent, is := e.(Tell); is {
+					if _, is := sent.Message.(Push); is {
+						to = append(to, sent.To)
 					}
 				}
 			}
@@ -114,9 +114,9 @@ func TestAnswersOfAReplacementDoNotCount(t *testing.T) {
 		for range 2 {
 			g.now.MS += showEvery
 			for _, e := range g.lead.Step(g.now, Tick{}) {
-				if tell, is := e.(Tell); is {
-					if _, is := tell.Message.(Push); is {
-						pushed[tell.To] = true
+				if sent, is := e.(Tell); is {
+					if _, is := sent.Message.(Push); is {
+						pushed[sent.To] = true
 					}
 				}
 			}

@@ -236,7 +236,7 @@ func TestHealthyIndexersArePreferred(t *testing.T) {
 	now := Now{MS: 1_000_000, WallMS: 1_000_000, State: stateOf(t,
 		&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1}, member("i1"), member("i2"), member("i3"))}
 	l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 2}, hclog.NewNullLogger(), now)
-	tells := func(name, health string) {
+	reports := func(name, health string) {
 		for id, n := range l.components.indexers {
 			if n.name == name {
 				l.Step(now, &IndexerGreeted{Greet: Greet{Node: id}, From: n.receiver,
@@ -248,7 +248,7 @@ func TestHealthyIndexersArePreferred(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"i1", "i2", "i3"} {
-		tells(name, "")
+		reports(name, "")
 	}
 	for _, c := range []struct {
 		full     []string
@@ -264,7 +264,7 @@ func TestHealthyIndexersArePreferred(t *testing.T) {
 		{[]string{"i1", "i2", "i3"}, 0, nil, "[i1 i2 i3]"},
 	} {
 		for _, name := range c.full {
-			tells(name, "copy 7: no room on the disk")
+			reports(name, "copy 7: no room on the disk")
 		}
 		p := &Placing{Definition: &index.Definition{Name: "x", Bucket: "world", Partitions: 6, Replicas: c.replicas,
 			Nodes: c.nodes}, Reply: make(chan Placed, 1)}
@@ -284,7 +284,7 @@ func TestHealthyIndexersArePreferred(t *testing.T) {
 				c.want)
 		}
 		for _, name := range c.full {
-			tells(name, "")
+			reports(name, "")
 		}
 	}
 }

@@ -117,10 +117,10 @@ func TestUnreachedPorts(t *testing.T) {
 		}
 		g.step(&ProjectorReported{Report: r, Reply: make(chan *wire.ReportReply, 1)})
 	}
-	boot, heard := "boot", uint64(0)
+	boot, sequence := "boot", uint64(0)
 	hear := func() {
-		heard++
-		g.step(&IndexerReported{Report: &wire.IndexerReport{Node: node, UUID: "u1", BootID: boot, Sequence: heard},
+		sequence++
+		g.step(&IndexerReported{Report: &wire.IndexerReport{Node: node, UUID: "u1", BootID: boot, Sequence: sequence},
 			Reply: make(chan *wire.ReportReply, 1)})
 	}
 	stay := func() { // the indexer is up for more than unreachableAfter

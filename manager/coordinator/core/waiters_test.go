@@ -43,15 +43,15 @@ func TestWantedSeqnosFollowWaitingScans(t *testing.T) {
 			t.Errorf("%v is wanted, want %v", b.wants(), step.want)
 		}
 	}
-	var told []uint64
+	var wanted []uint64
 	for _, e := range c.lead.Step(c.now, needing(7, 9, 9, 9, 9)) {
-		if tell, is := e.(Tell); is && tell.Lane == Syncs {
-			told = tell.Message.(AskSync).Want
+		if sent, is := e.(Tell); is && sent.Lane == Syncs {
+			wanted = sent.Message.(AskSync).Want
 		}
 	}
 	b.wait(needing(7, 20, 20, 20, 20))
-	if !slices.Equal(told, []uint64{9, 9, 9, 9}) {
-		t.Errorf("%v was told", told)
+	if !slices.Equal(wanted, []uint64{9, 9, 9, 9}) {
+		t.Errorf("%v was told", wanted)
 	}
 }
 

@@ -102,17 +102,17 @@ func (g *grower) scans() string {
 	if len(wrong) > 0 {
 		g.t.Errorf("scans failed: %v", wrong)
 	}
-	var told []string
+	var lines []string
 	for _, consistency := range slices.Sorted(maps.Keys(all)) {
 		took := all[consistency]
 		slices.Sort(took)
 		at := func(q float64) time.Duration {
 			return took[int(q*float64(len(took)-1))].Round(100 * time.Microsecond)
 		}
-		told = append(told, fmt.Sprintf("%d scans %q: p50 %v, p99 %v, most %v", len(took), consistency, at(0.5), at(0.99),
+		lines = append(lines, fmt.Sprintf("%d scans %q: p50 %v, p99 %v, most %v", len(took), consistency, at(0.5), at(0.99),
 			at(1)))
 	}
-	return strings.Join(told, ", ")
+	return strings.Join(lines, ", ")
 }
 
 // Counters of an indexer that TestGrow logs.
@@ -170,10 +170,10 @@ func (g *grower) change(what string, req v1.RebalanceRequest) {
 	m := &mover{t: g.t, ctx: g.ctx, c: g.c}
 	began := time.Now()
 	id := m.begin(req)
-	foretold := g.foretold(began, id)
+	estimates := g.estimates(began, id)
 	r := m.over(id)
 	took := time.Since(began)
-	foretold(what, took)
+	estimates(what, took)
 	if r.Phase != statecontext.RebalanceFinished {
 		g.t.Errorf("%s: %+v", what, r)
 	}
@@ -187,9 +187,9 @@ func (g *grower) change(what string, req v1.RebalanceRequest) {
 		moved/(1<<20), moved/max(float64(r.Bytes), 1), before, during, g.scans(), others(has, g.figures()))
 }
 
-// foretold records the estimates of a rebalance's remaining time until it is over; report then logs their error. It
+// estimates records the estimates of a rebalance's remaining time until it is over; report then logs their error. It
 // does not fail the test, because the remaining time depends on the machine's other load.
-func (g *grower) foretold(began time.Time, id uint64) (report func(what string, took time.Duration)) {
+func (g *grower) estimates(began time.Time, id uint64) (report func(what string, took time.Duration)) {
 	type said struct{ at, left time.Duration }
 	var all []said
 	ctx, stop := context.WithCancel(g.ctx)

@@ -28,9 +28,9 @@ func TestSessionsNeverGoBack(t *testing.T) {
 	harness.Create(ctx, t, c, fmt.Sprintf(`CREATE INDEX quick ON %s(k) WITH {"nodes": ["i1"]}`, m.Bucket))
 	harness.Create(ctx, t, c, fmt.Sprintf(`CREATE INDEX slow ON %s(k) WITH {"nodes": ["i2"]}`, m.Bucket))
 	load, enough := context.WithCancel(ctx)
-	var crew sync.WaitGroup
-	crew.Go(func() { pulse(load, m.Indexers[1].PID) })
-	defer func() { enough(); crew.Wait() }()
+	var group sync.WaitGroup
+	group.Go(func() { pulse(load, m.Indexers[1].PID) })
+	defer func() { enough(); group.Wait() }()
 
 	count := func(s *client.Session, by *client.Client, name, consistency string) v1.CountReply {
 		t.Helper()

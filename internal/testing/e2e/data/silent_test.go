@@ -54,9 +54,9 @@ func TestSilentIndexer(t *testing.T) {
 		}},
 		{"a tenth", func() func() {
 			load, enough := context.WithCancel(ctx)
-			var crew sync.WaitGroup
-			crew.Go(func() { pulse(load, one) })
-			return func() { enough(); crew.Wait() }
+			var group sync.WaitGroup
+			group.Go(func() { pulse(load, one) })
+			return func() { enough(); group.Wait() }
 		}},
 	} {
 		undo := mode.do()
@@ -83,9 +83,9 @@ func scanAll(ctx context.Context, t *testing.T, c *client.Client, bucket, consis
 	rows int) []time.Duration {
 	var mu sync.Mutex
 	var took []time.Duration
-	var crew sync.WaitGroup
+	var group sync.WaitGroup
 	for range 4 {
-		crew.Go(func() {
+		group.Go(func() {
 			for range *silentScans {
 				one, cancel := context.WithTimeout(ctx, 45*time.Second) // hang guard: a stopped process never answers
 				began := time.Now()
@@ -100,7 +100,7 @@ func scanAll(ctx context.Context, t *testing.T, c *client.Client, bucket, consis
 			}
 		})
 	}
-	crew.Wait()
+	group.Wait()
 	slices.Sort(took)
 	return took
 }

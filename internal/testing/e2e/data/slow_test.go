@@ -46,11 +46,11 @@ func TestSlowIndexer(t *testing.T) {
 	slow := m.Indexers[2]
 	load, enough := context.WithCancel(ctx)
 	defer enough()
-	var crew sync.WaitGroup
-	crew.Go(func() { pulse(load, slow.PID) })
+	var group sync.WaitGroup
+	group.Go(func() { pulse(load, slow.PID) })
 	var written atomic.Int64
 	for w := range 4 {
-		crew.Go(func() {
+		group.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(w), 1))
 			for load.Err() == nil {
 				i := r.IntN(*slowDocuments)
@@ -67,7 +67,7 @@ func TestSlowIndexer(t *testing.T) {
 		o.indexers, o.pids = append(o.indexers, x.Admin), append(o.pids, x.PID)
 	}
 	o.pids = append(o.pids, m.Projectors[0].PID)
-	crew.Go(func() { o.scan(load) })
+	group.Go(func() { o.scan(load) })
 	began := time.Now()
 	for o.number == 0 || time.Since(began) < *slowFor || o.without < 5 || o.scans.Load() < 3 {
 		if ctx.Err() != nil {
@@ -79,7 +79,7 @@ func TestSlowIndexer(t *testing.T) {
 	}
 	lasted := time.Since(began)
 	enough()
-	crew.Wait()
+	group.Wait()
 	t.Logf("%d documents of 3 KiB written in %s; %s", written.Load(), lasted.Round(time.Millisecond), o.String())
 	for name, f := range o.fills {
 		if f[0] > f[1] {

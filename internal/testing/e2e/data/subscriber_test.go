@@ -158,8 +158,8 @@ func (l *listener) subscribe(t *testing.T, cfg topic.Config, admin string) {
 	})
 }
 
-// told decodes the lines of `tidemark topic tail`; want is the expected number.
-func told(t *testing.T, out []byte, want int) keysOf {
+// printed decodes the lines of `tidemark topic tail`; want is the expected number.
+func printed(t *testing.T, out []byte, want int) keysOf {
 	t.Helper()
 	docs, last, n := keysOf{}, map[uint16]uint64{}, 0
 	for line := range bytes.Lines(out) {
@@ -226,7 +226,7 @@ func TestSubscriberOverTLS(t *testing.T) {
 	l := newListener(ctx, t, c, m.Bucket)
 	l.subscribe(t, topic.Config{ID: "audit", Bucket: m.Bucket, TLS: source}, admin)
 	l.await(t, "what there was", want)
-	docs := told(t, []byte(harness.MustRun(ctx, t, up, "topic", "tail", m.Bucket, "--count", fmt.Sprint(documents))),
+	docs := printed(t, []byte(harness.MustRun(ctx, t, up, "topic", "tail", m.Bucket, "--count", fmt.Sprint(documents))),
 		documents)
 	if !maps.EqualFunc(docs, want, sameKeys) {
 		t.Errorf("topic tail: %s", docs.differ(want))
@@ -365,7 +365,7 @@ func TestSubscriberThatReadsNothing(t *testing.T) {
 	close(l.gate)
 	tail.signal(t, syscall.SIGCONT)
 	l.await(t, "all that was held back", want)
-	docs := told(t, tail.wait(ctx, t), documents+late)
+	docs := printed(t, tail.wait(ctx, t), documents+late)
 	if !maps.EqualFunc(docs, want, sameKeys) {
 		t.Errorf("topic tail: %s", docs.differ(want))
 	}

@@ -73,7 +73,7 @@ func TestVerify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const victim, stranger = "hot::7", "nobody"
+	const victim, extra = "hot::7", "nobody"
 	slice, replica := -1, uint8(1)
 	damaged := ""
 	up.Stop()
@@ -95,7 +95,7 @@ func TestVerify(t *testing.T) {
 				if err := r.Remove(key, victim); err != nil {
 					return err
 				}
-				return r.Add(key, stranger)
+				return r.Add(key, extra)
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -116,7 +116,7 @@ func TestVerify(t *testing.T) {
 			t.Errorf("%+v; want slice %d, replica %d, copy %s", d, slice, replica, damaged)
 		}
 	}
-	if s := strings.Join(got, ", "); s != "missing_row "+victim+", extra_row "+stranger || end.Differences != 2 {
+	if s := strings.Join(got, ", "); s != "missing_row "+victim+", extra_row "+extra || end.Differences != 2 {
 		t.Errorf("found %s, %+v", s, end)
 	}
 	cmd := exec.CommandContext(ctx, testcluster.Binary(t), "index", "verify", "world/hot", "--data", dir)

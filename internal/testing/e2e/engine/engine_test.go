@@ -47,8 +47,8 @@ const (
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// town is an engine, a manager, a projector of the engine's node, and two indexers.
-type town struct {
+// cluster is an engine, a manager, a projector of the engine's node, and two indexers.
+type cluster struct {
 	*node
 	dir     string
 	base    int
@@ -66,9 +66,9 @@ type town struct {
 	seqnos, most uint64
 }
 
-func newTown(ctx context.Context, t testing.TB, feed string, settings ...string) *town {
+func newCluster(ctx context.Context, t testing.TB, feed string, settings ...string) *cluster {
 	t.Helper()
-	w := emptyTown(t)
+	w := emptyCluster(t)
 	w.engine(ctx, *vbuckets, settings...)
 	w.product(ctx, w.addr(), feed)
 	return w
@@ -84,10 +84,10 @@ func engineDir(t testing.TB) string {
 	return dir
 }
 
-// emptyTown is newTown without starting anything.
-func emptyTown(t testing.TB) *town {
+// emptyCluster is newCluster without starting anything.
+func emptyCluster(t testing.TB) *cluster {
 	t.Helper()
-	w := &town{node: &node{t: t}, dir: t.TempDir(), base: ports.Range(t), procs: map[string]*testcluster.Process{},
+	w := &cluster{node: &node{t: t}, dir: t.TempDir(), base: ports.Range(t), procs: map[string]*testcluster.Process{},
 		r: rand.New(rand.NewPCG(*seed, 0))}
 	if err := os.WriteFile(filepath.Join(w.dir, "password"), []byte(password), 0o600); err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func emptyTown(t testing.TB) *town {
 }
 
 // engine starts the engine and creates the bucket.
-func (w *town) engine(ctx context.Context, vbuckets int, settings ...string) {
+func (w *cluster) engine(ctx context.Context, vbuckets int, settings ...string) {
 	w.t.Helper()
 	dir, folder := engineDir(w.t), filepath.Join(w.dir, "engine")
 	if err := os.Mkdir(folder, 0o700); err != nil {
@@ -108,7 +108,7 @@ func (w *town) engine(ctx context.Context, vbuckets int, settings ...string) {
 }
 
 // product starts a manager, a projector for a KV node, two indexers, and the clients of both.
-func (w *town) product(ctx context.Context, kv, feed string) {
+func (w *cluster) product(ctx context.Context, kv, feed string) {
 	w.t.Helper()
 	w.spawn("m1", "manager", "--id", "m1", "--data", filepath.Join(w.dir, "m1"), "--rest", w.at(0), "--raft", w.at(1),
 		"--bootstrap-expect", "1", "--join", w.at(0))
@@ -127,14 +127,14 @@ func (w *town) product(ctx context.Context, kv, feed string) {
 	w.t.Cleanup(func() { _ = w.kv.Close() })
 }
 
-func (w *town) at(offset int) string { return fmt.Sprintf("127.0.0.1:%d", w.base+offset) }
+func (w *cluster) at(offset int) string { return fmt.Sprintf("127.0.0.1:%d", w.base+offset) }
 
-func (w *town) spawn(name string, args ...string) {
+func (w *cluster) spawn(name string, args ...string) {
 	w.t.Helper()
 	w.procs[name] = testcluster.Spawn(w.t, w.dir, name, args...)
 }
 
-func (w *town) indexer(n int) {
+func (w *cluster) indexer(n int) {
 	w.t.Helper()
 	id, at := fmt.Sprint("i", n), 5+5*n
 	w.spawn(id, "indexer", "--id", id, "--data", filepath.Join(w.dir, id), "--managers", w.at(0), "--admin", w.at(at),
@@ -144,13 +144,13 @@ func (w *town) indexer(n int) {
 
 func key(n int) string { return fmt.Sprint("k", n) }
 
-func (w *town) set(ctx context.Context, n int) error {
+func (w *cluster) set(ctx context.Context, n int) error {
 	_, err := w.kv.Set(ctx, key(n), fmt.Appendf(nil, `{"n":%d%s}`, w.version.Add(1), w.pad), kvclient.StoreOptions{})
 	return err
 }
 
 // try is change for writes that may fail, because the engine or the vbucket is away.
-func (w *town) try(ctx context.Context, writer int, r *rand.Rand) error {
+func (w *cluster) try(ctx context.Context, writer int, r *rand.Rand) error {
 	one, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	_ = w.change(one, writer, r) // the outcome shows when the documents are read in the end
@@ -158,7 +158,7 @@ func (w *town) try(ctx context.Context, writer int, r *rand.Rand) error {
 }
 
 // change writes or deletes one of a writer's own keys.
-func (w *town) change(ctx context.Context, writer int, r *rand.Rand) error {
+func (w *cluster) change(ctx context.Context, writer int, r *rand.Rand) error {
 	n := writer + writers*r.IntN(documents/writers)
 	if r.IntN(3) > 0 {
 		return w.set(ctx, n)
@@ -170,7 +170,7 @@ func (w *town) change(ctx context.Context, writer int, r *rand.Rand) error {
 }
 
 // load stores every document.
-func (w *town) load(ctx context.Context) {
+func (w *cluster) load(ctx context.Context) {
 	w.t.Helper()
 	w.side(func(writer int) error {
 		for n := writer; n < documents; n += writers {
@@ -183,7 +183,7 @@ func (w *town) load(ctx context.Context) {
 }
 
 // side runs f for each writer in parallel.
-func (w *town) side(f func(writer int) error) {
+func (w *cluster) side(f func(writer int) error) {
 	w.t.Helper()
 	var wg sync.WaitGroup
 	for n := range writers {
@@ -197,7 +197,7 @@ func (w *town) side(f func(writer int) error) {
 }
 
 // writing runs f under writes and deletions.
-func (w *town) writing(ctx context.Context, f func()) {
+func (w *cluster) writing(ctx context.Context, f func()) {
 	w.t.Helper()
 	load, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -228,10 +228,10 @@ func (w *town) writing(ctx context.Context, f func()) {
 }
 
 // some waits for a random time, so that rounds differ in what has arrived when a fault strikes.
-func (w *town) some(most time.Duration) { time.Sleep(time.Duration(w.r.Int64N(int64(most)))) }
+func (w *cluster) some(most time.Duration) { time.Sleep(time.Duration(w.r.Int64N(int64(most)))) }
 
 // purgeAll purges deletions until every vbucket has purged some.
-func (w *town) purgeAll(ctx context.Context) {
+func (w *cluster) purgeAll(ctx context.Context) {
 	w.t.Helper()
 	harness.Eventually(w.t, harness.Hang, "each vbucket has a purge seqno", func() (bool, string) {
 		w.purge(ctx, bucket, *vbuckets)
@@ -246,7 +246,7 @@ func (w *town) purgeAll(ctx context.Context) {
 }
 
 // check compares an index with KV; no writes run meanwhile.
-func (w *town) check(ctx context.Context, round int, name string) {
+func (w *cluster) check(ctx context.Context, round int, name string) {
 	w.t.Helper()
 	keys := make([]string, documents)
 	for n := range keys {
@@ -291,7 +291,7 @@ func (w *town) check(ctx context.Context, round int, name string) {
 // unsent returns the missing documents without those for which the engine contradicts itself: GET returns the document,
 // and the engine's own stream, read from 0, ends with its deletion at or below the seqno of the scan. An index has what
 // the stream has. Engines of the 6.0 line do this rarely, for the first seqno after a crash (docs/campaigns.md).
-func (w *town) unsent(ctx context.Context, name string, missing []string, at []uint64) (others []string) {
+func (w *cluster) unsent(ctx context.Context, name string, missing []string, at []uint64) (others []string) {
 	w.t.Helper()
 	for _, id := range missing {
 		vb := mcbp.VBucket([]byte(id), *vbuckets)
@@ -308,7 +308,7 @@ func (w *town) unsent(ctx context.Context, name string, missing []string, at []u
 
 // explain reports, for documents that an index lacks, what KV sends of their vbuckets, and whether the index has them
 // later. It distinguishes losses at KV, losses on the way, and a wrong choice of the timestamp.
-func (w *town) explain(ctx context.Context, name string, missing []string, at []uint64) {
+func (w *cluster) explain(ctx context.Context, name string, missing []string, at []uint64) {
 	w.t.Helper()
 	for _, id := range missing[:min(len(missing), 3)] {
 		vb := mcbp.VBucket([]byte(id), *vbuckets)
@@ -340,7 +340,7 @@ func (s sent) String() string {
 }
 
 // sends streams a vbucket from the beginning to its high seqno.
-func (w *town) sends(ctx context.Context, vb uint16, id string) (s sent, err error) {
+func (w *cluster) sends(ctx context.Context, vb uint16, id string) (s sent, err error) {
 	s.vb = vb
 	c, err := feed.Dial(ctx, feed.Config{Addr: w.addr(), Bucket: bucket, User: user, Password: password,
 		Name: "explain" + id})
@@ -393,7 +393,7 @@ func joined(key []json.RawMessage) string {
 }
 
 // begun stores the documents, deletes some, and purges these deletions.
-func (w *town) begun(ctx context.Context) {
+func (w *cluster) begun(ctx context.Context) {
 	w.t.Helper()
 	w.load(ctx)
 	w.writing(ctx, func() { time.Sleep(time.Second) })
@@ -406,7 +406,7 @@ func TestCreateUnderWrites(t *testing.T) {
 	for _, feed := range []string{"native", "gocbcore"} {
 		t.Run(feed, func(t *testing.T) {
 			ctx := t.Context()
-			w := newTown(ctx, t, feed)
+			w := newCluster(ctx, t, feed)
 			w.begun(ctx)
 			for round := range *rounds {
 				name := fmt.Sprint("made", round)
@@ -434,7 +434,7 @@ func TestIndexerKilled(t *testing.T) {
 	for _, feed := range []string{"native", "gocbcore"} {
 		t.Run(feed, func(t *testing.T) {
 			ctx := t.Context()
-			w := newTown(ctx, t, feed)
+			w := newCluster(ctx, t, feed)
 			w.begun(ctx)
 			harness.Create(ctx, t, w.client, fmt.Sprintf(statement, "kept"))
 			for round := range *rounds {

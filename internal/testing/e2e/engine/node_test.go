@@ -193,8 +193,8 @@ func (n *node) dial(ctx context.Context, bucket string) *kvclient.Conn {
 	return c
 }
 
-// tell sends a request that must succeed.
-func (n *node) tell(ctx context.Context, c *kvclient.Conn, f mcbp.Frame) {
+// must sends a request that must succeed.
+func (n *node) must(ctx context.Context, c *kvclient.Conn, f mcbp.Frame) {
 	n.t.Helper()
 	a, err := c.Do(ctx, f)
 	if err == nil && a.Status() != mcbp.StatusOK {
@@ -222,7 +222,7 @@ func (n *node) flush(ctx context.Context, bucket string, vbuckets int) {
 			{Header: mcbp.Request(opDelVBucket, vb, 0)},
 			{Header: mcbp.Request(opSetVBucket, vb, 0), Extras: binary.BigEndian.AppendUint32(nil, active)},
 		} {
-			n.tell(ctx, c, f)
+			n.must(ctx, c, f)
 		}
 	}
 }
@@ -238,7 +238,7 @@ func (n *node) create(ctx context.Context, bucket string, vbuckets int) {
 		"max_num_workers=3",
 		"conflict_resolution_type=seqno", "item_eviction_policy=value_only", "alog_path=" +
 			filepath.Join(n.dir, "access.log")}, n.extra...), ";")
-	n.tell(ctx, c, mcbp.Frame{Header: mcbp.Request(opCreateBucket, 0, 0), Key: []byte(bucket),
+	n.must(ctx, c, mcbp.Frame{Header: mcbp.Request(opCreateBucket, 0, 0), Key: []byte(bucket),
 		Value: append([]byte("ep.so\x00"), settings...)})
 	_ = c.Close()
 	c = n.dial(ctx, bucket)
@@ -251,7 +251,7 @@ func (n *node) create(ctx context.Context, bucket string, vbuckets int) {
 	placed := make([][]int, vbuckets)
 	for vb := range placed {
 		placed[vb] = []int{0}
-		n.tell(ctx, c, mcbp.Frame{Header: mcbp.Request(opSetVBucket, uint16(vb), 0),
+		n.must(ctx, c, mcbp.Frame{Header: mcbp.Request(opSetVBucket, uint16(vb), 0),
 			Extras: binary.BigEndian.AppendUint32(nil, active)})
 	}
 	shown, err := json.Marshal(map[string]any{
@@ -268,7 +268,7 @@ func (n *node) create(ctx context.Context, bucket string, vbuckets int) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.tell(ctx, c, mcbp.Frame{Header: mcbp.Request(opSetConfig, 0, 0), Value: shown})
+	n.must(ctx, c, mcbp.Frame{Header: mcbp.Request(opSetConfig, 0, 0), Value: shown})
 }
 
 // purge makes the engine purge all stored deletions.
@@ -279,7 +279,7 @@ func (n *node) purge(ctx context.Context, bucket string, vbuckets int) {
 	extras := make([]byte, 24)
 	extras[16] = 1 // all deletions of any age
 	for vb := range vbuckets {
-		n.tell(ctx, c, mcbp.Frame{Header: mcbp.Request(opCompact, uint16(vb), 0), Extras: extras})
+		n.must(ctx, c, mcbp.Frame{Header: mcbp.Request(opCompact, uint16(vb), 0), Extras: extras})
 	}
 }
 

@@ -19,7 +19,7 @@ const pageRows = 700
 // reader reads an index in a session of its own, repeatedly: whole scans, and the whole index page by page. Each
 // version of a document is greater than all earlier versions of all documents.
 type reader struct {
-	w       *town
+	w       *cluster
 	name    string
 	session client.Session
 	seen    map[string]uint64 // the version of each document at its last read
@@ -62,9 +62,9 @@ func (r *reader) take(rows []v1.Row) error {
 	return nil
 }
 
-// told records that an answer, or a page of one, reports the loss of something that the session has seen. The loss is
-// reported once, also if the answer fails after that.
-func (r *reader) told(lost string) {
+// noteLost records that an answer, or a page of one, reports the loss of something that the session has seen. The
+// loss is reported once, also if the answer fails after that.
+func (r *reader) noteLost(lost string) {
 	if lost != "" {
 		r.lost++
 		r.seen = map[string]uint64{}
@@ -83,7 +83,7 @@ func (r *reader) scan(ctx context.Context) (all []v1.Row, err error) {
 		all = append(all, v1.Row{ID: row.ID, Key: append([]json.RawMessage(nil), row.Key...)})
 	}
 	end, err := rows.End()
-	r.told(end.SessionLost)
+	r.noteLost(end.SessionLost)
 	return all, err
 }
 
@@ -99,7 +99,7 @@ func (r *reader) paged(ctx context.Context, consistency string) (all []v1.Row, e
 		}
 		all = append(all, page.Rows...)
 		r.states = append(r.states, page.End.Timestamp.ID)
-		r.told(page.End.SessionLost)
+		r.noteLost(page.End.SessionLost)
 		time.Sleep(20 * time.Millisecond) // writes happen in between
 	}
 	return all, nil
@@ -132,7 +132,7 @@ func TestSessions(t *testing.T) {
 	for _, feed := range []string{"native", "gocbcore"} {
 		t.Run(feed, func(t *testing.T) {
 			ctx := t.Context()
-			w := newTown(ctx, t, feed)
+			w := newCluster(ctx, t, feed)
 			w.twoEngines(ctx, feed)
 			w.begun(ctx)
 			w.rough = true
@@ -186,7 +186,7 @@ func TestSessions(t *testing.T) {
 }
 
 // lastPages compares a reader's pages with a scan, both of everything that KV has; no writes run any more.
-func (w *town) lastPages(ctx context.Context, r *reader) {
+func (w *cluster) lastPages(ctx context.Context, r *reader) {
 	w.t.Helper()
 	var rows []v1.Row
 	harness.Eventually(w.t, harness.Hang, "all pages are read", func() (bool, string) {

@@ -33,19 +33,19 @@ var (
 func BenchmarkBuild(b *testing.B) {
 	for _, kv := range []struct {
 		name  string
-		start func(ctx context.Context, w *town) (addr string)
+		start func(ctx context.Context, w *cluster) (addr string)
 	}{
-		{"engine", func(ctx context.Context, w *town) string {
+		{"engine", func(ctx context.Context, w *cluster) string {
 			w.engine(ctx, *speedVBuckets)
 			return w.addr()
 		}},
-		{"embedded", func(_ context.Context, w *town) string { return w.embedded("") }},
-		{"embedded-slow", func(_ context.Context, w *town) string { return w.embedded("pauses") }},
+		{"embedded", func(_ context.Context, w *cluster) string { return w.embedded("") }},
+		{"embedded-slow", func(_ context.Context, w *cluster) string { return w.embedded("pauses") }},
 	} {
 		for _, feed := range []string{"native", "gocbcore"} {
 			b.Run(kv.name+"/"+feed, func(b *testing.B) {
 				ctx := b.Context()
-				w := emptyTown(b)
+				w := emptyCluster(b)
 				if *speedTraced {
 					w.spans = tracingtest.New(b)
 					b.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", w.spans.URL)
@@ -72,7 +72,7 @@ func BenchmarkBuild(b *testing.B) {
 }
 
 // builds runs the measurements.
-func (w *town) builds(ctx context.Context, b *testing.B, addr string) {
+func (w *cluster) builds(ctx context.Context, b *testing.B, addr string) {
 	var bare, built time.Duration
 	cpu := map[string]time.Duration{}
 	reads := 0.0
@@ -108,7 +108,7 @@ func (w *town) builds(ctx context.Context, b *testing.B, addr string) {
 }
 
 // read returns how many versions of documents the projector has received from KV.
-func (w *town) read(ctx context.Context) (n float64) {
+func (w *cluster) read(ctx context.Context) (n float64) {
 	w.t.Helper()
 	status, page := harness.Get(ctx, w.t, "http://"+w.at(2)+"/metrics")
 	if status != http.StatusOK {
@@ -128,7 +128,7 @@ func (w *town) read(ctx context.Context) (n float64) {
 
 // stored waits until the KV node has stored on disk what it acknowledged, if it reports that: its writes would
 // otherwise compete with the measurement.
-func (w *town) stored(ctx context.Context, addr string) {
+func (w *cluster) stored(ctx context.Context, addr string) {
 	w.t.Helper()
 	c, err := kvclient.Dial(ctx, addr, kvclient.Options{User: user, Password: password, Bucket: bucket})
 	if err != nil {
@@ -147,7 +147,7 @@ func (w *town) stored(ctx context.Context, addr string) {
 }
 
 // embedded starts an embedded KV node with the moods and returns its address.
-func (w *town) embedded(moods string) string {
+func (w *cluster) embedded(moods string) string {
 	w.t.Helper()
 	addr := w.at(40)
 	w.spawn("kv1", "kv", "--id", "kv1", "--data", filepath.Join(w.dir, "kv1"), "--memcached", addr, "--admin", w.at(41),
@@ -157,7 +157,7 @@ func (w *town) embedded(moods string) string {
 }
 
 // bare reads every document over one DCP connection, and returns how long that takes, including the dialling.
-func (w *town) bare(ctx context.Context, addr string) time.Duration {
+func (w *cluster) bare(ctx context.Context, addr string) time.Duration {
 	w.t.Helper()
 	began := time.Now()
 	c, err := feed.Dial(ctx, feed.Config{Addr: addr, Bucket: bucket, User: user, Password: password,
@@ -198,7 +198,7 @@ func (w *town) bare(ctx context.Context, addr string) time.Duration {
 }
 
 // processorTime returns the CPU time of the processes so far, by role.
-func (w *town) processorTime() map[string]time.Duration {
+func (w *cluster) processorTime() map[string]time.Duration {
 	all := map[string]time.Duration{}
 	for name, p := range w.procs {
 		all[strings.TrimRight(name, "0123456789")] += cpuOf(p.PID())

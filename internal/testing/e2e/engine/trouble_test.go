@@ -16,7 +16,7 @@ import (
 )
 
 // twoEngines adds a second engine, without the bucket, and its projector.
-func (w *town) twoEngines(ctx context.Context, feed string) {
+func (w *cluster) twoEngines(ctx context.Context, feed string) {
 	w.t.Helper()
 	folder := filepath.Join(w.dir, "engine2")
 	if err := os.Mkdir(folder, 0o700); err != nil {
@@ -36,7 +36,7 @@ func (w *town) twoEngines(ctx context.Context, feed string) {
 }
 
 // crash kills and restarts the engine, which loses what it had not stored.
-func (w *town) crash(ctx context.Context) {
+func (w *cluster) crash(ctx context.Context) {
 	w.t.Helper()
 	had := w.highs(ctx, bucket)
 	w.kill()
@@ -47,7 +47,7 @@ func (w *town) crash(ctx context.Context) {
 }
 
 // lost records how many seqnos a kill has lost; writes run before and after, so the true number is higher.
-func (w *town) lost(had, has map[string]uint64) {
+func (w *cluster) lost(had, has map[string]uint64) {
 	most := uint64(0)
 	for vb, seqno := range had {
 		if seqno > has[vb] {
@@ -59,7 +59,7 @@ func (w *town) lost(had, has map[string]uint64) {
 }
 
 // failover kills the engine; the other one takes over with what the first had stored.
-func (w *town) failover(ctx context.Context) {
+func (w *cluster) failover(ctx context.Context) {
 	w.t.Helper()
 	had := w.highs(ctx, bucket)
 	w.kill()
@@ -78,23 +78,23 @@ func (w *town) failover(ctx context.Context) {
 }
 
 // forgetful makes the engine store nothing for some time.
-func (w *town) forgetful(ctx context.Context) {
+func (w *cluster) forgetful(ctx context.Context) {
 	w.t.Helper()
 	c := w.dial(ctx, bucket)
 	defer c.Close()
-	w.tell(ctx, c, mcbp.Frame{Header: mcbp.Request(opStopStoring, 0, 0)})
+	w.must(ctx, c, mcbp.Frame{Header: mcbp.Request(opStopStoring, 0, 0)})
 	w.some(5 * time.Second)
 }
 
 // halt stops the engine for some time: it does not answer.
-func (w *town) halt() {
+func (w *cluster) halt() {
 	_ = w.cmd.Process.Signal(syscall.SIGSTOP)
 	w.some(12 * time.Second)
 	_ = w.cmd.Process.Signal(syscall.SIGCONT)
 }
 
 // restart kills and restarts one of the product's processes.
-func (w *town) restart(name string, again func()) {
+func (w *cluster) restart(name string, again func()) {
 	w.procs[name].Kill()
 	w.some(time.Second)
 	again()
@@ -107,7 +107,7 @@ func TestTrouble(t *testing.T) {
 	for _, feed := range []string{"native", "gocbcore"} {
 		t.Run(feed, func(t *testing.T) {
 			ctx := t.Context()
-			w := newTown(ctx, t, feed)
+			w := newCluster(ctx, t, feed)
 			w.twoEngines(ctx, feed)
 			w.begun(ctx)
 			w.rough = true
@@ -165,7 +165,7 @@ func TestOverQuota(t *testing.T) {
 		for _, policy := range []string{"value_only", "full_eviction"} {
 			t.Run(feed+"/"+policy, func(t *testing.T) {
 				ctx := t.Context()
-				w := newTown(ctx, t, feed, "max_size=20000000", "item_eviction_policy="+policy)
+				w := newCluster(ctx, t, feed, "max_size=20000000", "item_eviction_policy="+policy)
 				w.pad = `,"pad":"` + strings.Repeat("x", 4000) + `"`
 				w.load(ctx)
 				w.rough = true

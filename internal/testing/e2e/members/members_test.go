@@ -28,7 +28,7 @@ func ids(numbers ...int) (all []string) {
 	return all
 }
 
-func (w *town) stopAndWipe(n int) {
+func (w *cluster) stopAndWipe(n int) {
 	w.t.Helper()
 	id := fmt.Sprintf("m%d", n)
 	w.procs[id].Kill()
@@ -38,7 +38,7 @@ func (w *town) stopAndWipe(n int) {
 }
 
 // ended waits until a removed manager has ended, and checks that it never starts on that folder again.
-func (w *town) ended(n int) {
+func (w *cluster) ended(n int) {
 	w.t.Helper()
 	p := w.procs[fmt.Sprintf("m%d", n)]
 	if code := p.Wait(); code != errcode.ExitRemoved || !strings.Contains(p.Log(), "manager stops") {
@@ -59,7 +59,7 @@ func TestMembers(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	w := newTown(t)
+	w := newCluster(t)
 	w.everything(1)
 	all := []int{1, 2, 3, 4, 5}
 	c, servers := w.client(all...), w.join(all...)
@@ -134,7 +134,7 @@ func TestLostMajority(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	w := newTown(t)
+	w := newCluster(t)
 	w.everything(2)
 	c := w.client(1, 2, 3, 4, 5)
 	w.active(ctx, c, 1, 2)
@@ -157,7 +157,7 @@ func TestLostMajority(t *testing.T) {
 }
 
 // recover runs the runbook's command on the only manager that is left, and restarts it.
-func (w *town) recover(ctx context.Context, n int) {
+func (w *cluster) recover(ctx context.Context, n int) {
 	w.t.Helper()
 	id := fmt.Sprintf("m%d", n)
 	w.does(ctx, errcode.ExitConflict, "", []string{"cluster", "recover", "--data", id}, "in use")
@@ -168,7 +168,7 @@ func (w *town) recover(ctx context.Context, n int) {
 	w.spawn(id, w.procs[id].Args...)
 }
 
-func (w *town) afterRecovery(ctx context.Context, survivor int, d *ddl) {
+func (w *cluster) afterRecovery(ctx context.Context, survivor int, d *ddl) {
 	w.t.Helper()
 	c := w.client(survivor)
 	w.voters(ctx, c, ids(survivor)...)
@@ -200,7 +200,7 @@ func TestIndexers(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	w := newTown(t)
+	w := newCluster(t)
 	w.everything(3)
 	c, servers := w.client(1, 2, 3), w.join(1, 2, 3)
 	w.active(ctx, c, 1, 3)
@@ -272,8 +272,8 @@ func TestIndexers(t *testing.T) {
 }
 
 // foreign makes another cluster whose nodes register with this one.
-func (w *town) foreign(ctx context.Context, t *testing.T) {
-	b := newTown(t)
+func (w *cluster) foreign(ctx context.Context, t *testing.T) {
+	b := newCluster(t)
 	b.manager(1)
 	oc := b.client(1)
 	b.leader(ctx, oc)
@@ -305,7 +305,7 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	w := newTown(t)
+	w := newCluster(t)
 	w.host = "localhost"
 	w.trio()
 	c := w.client(1, 2, 3, 12)

@@ -20,7 +20,7 @@ func TestOlderCopyOfAFolder(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	w := newTown(t)
+	w := newCluster(t)
 	w.trio()
 	w.voters(ctx, w.client(1, 2, 3), "m1", "m2", "m3")
 	m2, older := filepath.Join(w.dir, "m2"), filepath.Join(w.dir, "m2.older")

@@ -42,7 +42,7 @@ func TestOrders(t *testing.T) {
 			t.Cleanup(func() { <-turns })
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
-			w := newTown(t)
+			w := newCluster(t)
 			for _, role := range order {
 				w.start(ctx, role)
 			}
@@ -59,7 +59,7 @@ func TestOrders(t *testing.T) {
 }
 
 // start starts a role and waits until it answers.
-func (w *town) start(ctx context.Context, role string) {
+func (w *cluster) start(ctx context.Context, role string) {
 	w.t.Helper()
 	var at string
 	switch role {

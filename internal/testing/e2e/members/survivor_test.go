@@ -17,7 +17,7 @@ func TestStaleSurvivor(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	w := newTown(t)
+	w := newCluster(t)
 	w.everything(2)
 	c := w.client(1, 2, 3)
 	w.active(ctx, c, 1, 2)

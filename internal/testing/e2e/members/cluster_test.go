@@ -53,8 +53,8 @@ func TestMain(m *testing.M) {
 	harness.Main(m)
 }
 
-// town is a folder, a range of ports, and the processes in it.
-type town struct {
+// cluster is a folder, a range of ports, and the processes in it.
+type cluster struct {
 	t     *testing.T
 	dir   string
 	base  int
@@ -64,9 +64,9 @@ type town struct {
 	kv    *kvclient.Client
 }
 
-func newTown(t *testing.T) *town {
+func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	w := &town{t: t, dir: t.TempDir(), base: ports.Range(t), host: "127.0.0.1",
+	w := &cluster{t: t, dir: t.TempDir(), base: ports.Range(t), host: "127.0.0.1",
 		procs: map[string]*testcluster.Process{}}
 	if err := os.WriteFile(filepath.Join(w.dir, "password"), []byte("pw\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -74,25 +74,25 @@ func newTown(t *testing.T) *town {
 	return w
 }
 
-func (w *town) spawn(name string, args ...string) *testcluster.Process {
+func (w *cluster) spawn(name string, args ...string) *testcluster.Process {
 	w.t.Helper()
 	w.procs[name] = testcluster.Spawn(w.t, w.dir, name, args...)
 	return w.procs[name]
 }
 
-func (w *town) addr(offset int) string { return fmt.Sprintf("127.0.0.1:%d", w.base+offset) }
+func (w *cluster) addr(offset int) string { return fmt.Sprintf("127.0.0.1:%d", w.base+offset) }
 
 // rest returns the address of manager n as other processes get it.
-func (w *town) rest(n int) string { return fmt.Sprintf("%s:%d", w.host, w.base+n) }
+func (w *cluster) rest(n int) string { return fmt.Sprintf("%s:%d", w.host, w.base+n) }
 
 // manager starts manager n: REST on port n of the range, Raft on port 20+n.
-func (w *town) manager(n int, more ...string) *testcluster.Process {
+func (w *cluster) manager(n int, more ...string) *testcluster.Process {
 	w.t.Helper()
 	return w.managerAt(n, n, more...)
 }
 
 // managerAt starts manager n with the ports of another.
-func (w *town) managerAt(n, at int, more ...string) *testcluster.Process {
+func (w *cluster) managerAt(n, at int, more ...string) *testcluster.Process {
 	w.t.Helper()
 	id := fmt.Sprintf("m%d", n)
 	args := []string{"manager", "--id", id, "--data", filepath.Join(w.dir, id), "--rest", w.addr(at), "--raft",
@@ -101,7 +101,7 @@ func (w *town) managerAt(n, at int, more ...string) *testcluster.Process {
 	return w.spawn(id, append(args, more...)...)
 }
 
-func (w *town) join(managers ...int) string {
+func (w *cluster) join(managers ...int) string {
 	var all []string
 	for _, n := range managers {
 		all = append(all, w.rest(n))
@@ -110,14 +110,14 @@ func (w *town) join(managers ...int) string {
 }
 
 // trio starts managers 1 to 3.
-func (w *town) trio() {
+func (w *cluster) trio() {
 	w.t.Helper()
 	for n := 1; n <= 3; n++ {
 		w.manager(n, "--bootstrap-expect", "3", "--join", w.join(1, 2, 3))
 	}
 }
 
-func (w *town) startKV() {
+func (w *cluster) startKV() {
 	w.t.Helper()
 	w.spawn("kv1", "kv", "--id", "kv1", "--data", filepath.Join(w.dir, "kv1"), "--memcached", w.addr(40), "--admin",
 		w.addr(41),
@@ -127,7 +127,7 @@ func (w *town) startKV() {
 }
 
 // projector starts the projector; at is the place of its port.
-func (w *town) projector(at int) *testcluster.Process {
+func (w *cluster) projector(at int) *testcluster.Process {
 	w.t.Helper()
 	return w.spawn("p1", "projector", "--id", "p1", "--managers", w.join(1, 2, 3), "--admin", w.addr(at), "--kv",
 		w.addr(40),
@@ -135,12 +135,12 @@ func (w *town) projector(at int) *testcluster.Process {
 }
 
 // indexer starts indexer n with its folder and ports.
-func (w *town) indexer(n int) *testcluster.Process {
+func (w *cluster) indexer(n int) *testcluster.Process {
 	w.t.Helper()
 	return w.indexerAt(fmt.Sprintf("i%d", n), fmt.Sprintf("i%d", n), 45+5*n)
 }
 
-func (w *town) indexerAt(id, folder string, at int) *testcluster.Process {
+func (w *cluster) indexerAt(id, folder string, at int) *testcluster.Process {
 	w.t.Helper()
 	return w.spawn(id, "indexer", "--id", id, "--data", filepath.Join(w.dir, folder), "--managers", w.join(1, 2, 3),
 		"--admin", w.addr(at),
@@ -148,7 +148,7 @@ func (w *town) indexerAt(id, folder string, at int) *testcluster.Process {
 }
 
 // everything starts three managers, KV with its projector, and indexers.
-func (w *town) everything(indexers int) {
+func (w *cluster) everything(indexers int) {
 	w.t.Helper()
 	w.trio()
 	w.startKV()
@@ -159,7 +159,7 @@ func (w *town) everything(indexers int) {
 }
 
 // client returns a client of the managers at these places.
-func (w *town) client(managers ...int) *client.Client {
+func (w *cluster) client(managers ...int) *client.Client {
 	w.t.Helper()
 	var urls []string
 	for _, n := range managers {
@@ -171,7 +171,7 @@ func (w *town) client(managers ...int) *client.Client {
 }
 
 // run runs a command of the product against managers and returns its output and exit code.
-func (w *town) run(ctx context.Context, servers string, args ...string) (out string, exit int) {
+func (w *cluster) run(ctx context.Context, servers string, args ...string) (out string, exit int) {
 	w.t.Helper()
 	if servers != "" {
 		args = append(args, "--server", servers)
@@ -187,7 +187,7 @@ func (w *town) run(ctx context.Context, servers string, args ...string) (out str
 }
 
 // does runs a command that must end with an exit code and print the texts.
-func (w *town) does(ctx context.Context, exit int, servers string, args []string, texts ...string) string {
+func (w *cluster) does(ctx context.Context, exit int, servers string, args []string, texts ...string) string {
 	w.t.Helper()
 	out, got := w.run(ctx, servers, args...)
 	if got != exit {
@@ -202,7 +202,7 @@ func (w *town) does(ctx context.Context, exit int, servers string, args []string
 }
 
 // until waits for a condition.
-func (w *town) until(ctx context.Context, what string, f func() (bool, string)) {
+func (w *cluster) until(ctx context.Context, what string, f func() (bool, string)) {
 	w.t.Helper()
 	began, last := time.Now(), ""
 	for ok := false; ; time.Sleep(poll) {
@@ -228,7 +228,7 @@ func roles(s *v1.Status) map[string]string {
 }
 
 // voters waits until exactly these managers are members, all with a vote, and all answer.
-func (w *town) voters(ctx context.Context, c *client.Client, want ...string) {
+func (w *cluster) voters(ctx context.Context, c *client.Client, want ...string) {
 	w.t.Helper()
 	w.until(ctx, fmt.Sprintf("voters %v", want), func() (bool, string) {
 		s, err := c.Status(ctx)
@@ -246,7 +246,7 @@ func (w *town) voters(ctx context.Context, c *client.Client, want ...string) {
 }
 
 // leader returns the number of the leading manager.
-func (w *town) leader(ctx context.Context, c *client.Client) (n int) {
+func (w *cluster) leader(ctx context.Context, c *client.Client) (n int) {
 	w.t.Helper()
 	w.until(ctx, "a leader", func() (bool, string) {
 		s, err := c.Status(ctx)
@@ -265,7 +265,7 @@ func (w *town) leader(ctx context.Context, c *client.Client) (n int) {
 }
 
 // term returns the leader's term.
-func (w *town) term(ctx context.Context, c *client.Client) (term uint64) {
+func (w *cluster) term(ctx context.Context, c *client.Client) (term uint64) {
 	w.t.Helper()
 	w.until(ctx, "a term", func() (bool, string) {
 		s, err := c.Status(ctx)
@@ -276,7 +276,7 @@ func (w *town) term(ctx context.Context, c *client.Client) (term uint64) {
 }
 
 // active waits until exactly this many projectors and indexers are known and active.
-func (w *town) active(ctx context.Context, c *client.Client, projectors, indexers int) {
+func (w *cluster) active(ctx context.Context, c *client.Client, projectors, indexers int) {
 	w.t.Helper()
 	w.until(ctx, "projectors and indexers are active", func() (bool, string) {
 		s, err := c.Status(ctx)
@@ -296,7 +296,7 @@ func (w *town) active(ctx context.Context, c *client.Client, projectors, indexer
 }
 
 // load stores documents of the sample.
-func (w *town) load(ctx context.Context) {
+func (w *cluster) load(ctx context.Context) {
 	w.t.Helper()
 	var err error
 	w.until(ctx, "KV answers", func() (bool, string) {
@@ -335,7 +335,7 @@ func (w *town) load(ctx context.Context) {
 }
 
 // writes changes and deletes documents until ctx ends.
-func (w *town) writes(ctx context.Context, seed uint64) {
+func (w *cluster) writes(ctx context.Context, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -360,7 +360,7 @@ func (w *town) writes(ctx context.Context, seed uint64) {
 }
 
 // create runs CREATE statements and waits until the indexes are ready.
-func (w *town) create(ctx context.Context, c *client.Client, statements ...string) {
+func (w *cluster) create(ctx context.Context, c *client.Client, statements ...string) {
 	w.t.Helper()
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -369,7 +369,7 @@ func (w *town) create(ctx context.Context, c *client.Client, statements ...strin
 
 // equal compares session scans of indexes, by their names in the oracle, with what KV has. No writes may run
 // meanwhile.
-func (w *town) equal(ctx context.Context, c *client.Client, when string, named map[string]string) {
+func (w *cluster) equal(ctx context.Context, c *client.Client, when string, named map[string]string) {
 	w.t.Helper()
 	docs, err := testcluster.Documents(ctx, w.kv, w.keys)
 	if err != nil {
@@ -411,7 +411,7 @@ type ddl struct {
 const ddlEnough = 10
 
 // enough waits for that many acknowledged writes.
-func (d *ddl) enough(ctx context.Context, w *town) {
+func (d *ddl) enough(ctx context.Context, w *cluster) {
 	w.t.Helper()
 	w.until(ctx, "DDL that proves something", func() (bool, string) {
 		n := d.acknowledged.Load()
