@@ -152,9 +152,9 @@ func (f *shelf) close(t fataler) {
 func (f *shelf) View(index.ID) (scan.View, error)           { return f.view, nil }
 func (f *shelf) Newest(string) (wire.BucketStability, bool) { return wire.BucketStability{}, false }
 
-func (f *shelf) Heard(wire.StabilityRef) (time.Time, bool) { return time.Time{}, false }
-func (f *shelf) Changed(string) <-chan struct{}            { return nil }
-func (f *shelf) Keep(wire.StabilityRef, time.Duration)     {}
+func (f *shelf) Arrived(wire.StabilityRef) (time.Time, bool) { return time.Time{}, false }
+func (f *shelf) Changed(string) <-chan struct{}              { return nil }
+func (f *shelf) Keep(wire.StabilityRef, time.Duration)       {}
 func (f *shelf) KeepPages(scan.Pages, []index.CopyID, wire.StabilityRef) (func(bool), error) {
 	return func(bool) {}, nil
 }

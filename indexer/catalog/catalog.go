@@ -31,7 +31,7 @@ type Catalog struct {
 	lists     core.Lists
 	making    map[index.CopyID]bool           // see Expect; replaced, never modified
 	newest    map[string]wire.BucketStability // highest published timestamp, by bucket
-	heard     map[string]*heard               // when the timestamps of a bucket arrived
+	arrived   map[string]*arrivals            // when the timestamps of a bucket arrived
 	published wire.StabilityBases             // what the leader published last, whether or not it is the highest
 	held      []wire.Held                     // sorted by copy
 	changed   map[string]chan struct{}        // by bucket; closed and removed with each change of it
@@ -40,7 +40,7 @@ type Catalog struct {
 // New returns an empty Catalog. here returns the node's number.
 func New(here func() index.NodeID, s *snapshots.Set) *Catalog {
 	return &Catalog{here: here, snapshots: s, newest: map[string]wire.BucketStability{},
-		heard: map[string]*heard{}, published: wire.StabilityBases{}, changed: map[string]chan struct{}{}}
+		arrived: map[string]*arrivals{}, published: wire.StabilityBases{}, changed: map[string]chan struct{}{}}
 }
 
 // Present returns the definitions in force.
@@ -124,7 +124,7 @@ func (c *Catalog) Take(d *wire.Definitions) {
 	for i := range c.lists.InForce.Buckets {
 		if name := c.lists.InForce.Buckets[i].Name; !stay[name] {
 			delete(c.newest, name)
-			delete(c.heard, name)
+			delete(c.arrived, name)
 		}
 	}
 	c.lists.Take(d)
@@ -145,10 +145,10 @@ func (c *Catalog) Published(s *wire.BucketStability) {
 	defer c.mu.Unlock()
 	if old, ok := c.newest[s.Bucket]; !ok || s.Compare(old.Ref) > 0 {
 		c.newest[s.Bucket] = *s
-		if c.heard[s.Bucket] == nil { // the arrival of the first one does not show its age
-			c.heard[s.Bucket] = &heard{}
+		if c.arrived[s.Bucket] == nil { // the arrival of the first one does not show its age
+			c.arrived[s.Bucket] = &arrivals{}
 		} else {
-			c.heard[s.Bucket].note(s.Ref, time.Now())
+			c.arrived[s.Bucket].note(s.Ref, time.Now())
 		}
 		c.signalLocked(s.Bucket)
 	}
@@ -341,11 +341,11 @@ func (c *Catalog) Newest(bucket string) (wire.BucketStability, bool) {
 	return s, ok
 }
 
-// Heard implements scan.Catalog.
-func (c *Catalog) Heard(ref wire.StabilityRef) (at time.Time, known bool) {
+// Arrived implements scan.Catalog.
+func (c *Catalog) Arrived(ref wire.StabilityRef) (at time.Time, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if h := c.heard[ref.Bucket]; h != nil {
+	if h := c.arrived[ref.Bucket]; h != nil {
 		return h.of(ref.Ref)
 	}
 	return at, false

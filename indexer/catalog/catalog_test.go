@@ -301,9 +301,9 @@ func TestTimestampsOfRemovedBucketsAreUnknown(t *testing.T) {
 	known := func() (names []string) {
 		for _, name := range []string{"a", "b", "early"} {
 			_, newest := w.Newest(name)
-			_, heard := w.Heard(at(name, 0, 2))
-			if newest != heard {
-				t.Errorf("bucket %s: its newest timestamp is known %v, when it came %v", name, newest, heard)
+			_, arrived := w.Arrived(at(name, 0, 2))
+			if newest != arrived {
+				t.Errorf("bucket %s: its newest timestamp is known %v, when it came %v", name, newest, arrived)
 			}
 			if newest {
 				names = append(names, name)

@@ -142,8 +142,8 @@ func (f *fakeCluster) Newest(string) (wire.BucketStability, bool) {
 	return stabilityOf(f.newest), f.newest > 0
 }
 
-// Heard implements Catalog: the newest timestamp arrived an hour ago, for others that is unknown.
-func (f *fakeCluster) Heard(ref wire.StabilityRef) (time.Time, bool) {
+// Arrived implements Catalog: the newest timestamp arrived an hour ago, for others that is unknown.
+func (f *fakeCluster) Arrived(ref wire.StabilityRef) (time.Time, bool) {
 	return time.Now().Add(-time.Hour), ref.Number == 5
 }
 

@@ -67,7 +67,7 @@ func (r *run) explained() *v1.ScanExplain {
 	x := &v1.ScanExplain{Attempts: e.attempts, ScanTimes: r.spec.Progress.Times(), TookMS: millis(time.Since(e.began)),
 		Chosen: r.why(), Slices: len(r.plan.slices), Of: int(r.layout.Partitions), Read: e.looked.Read,
 		Filtered: e.looked.Filtered, Parts: e.parts, Omitted: e.omitted}
-	if at, known := r.c.catalog.Heard(r.result.Ref); known {
+	if at, known := r.c.catalog.Arrived(r.result.Ref); known {
 		age := millis(e.began.Sub(at))
 		x.AgeMS = &age
 	}

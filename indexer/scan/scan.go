@@ -123,9 +123,9 @@ type Catalog interface {
 	View(id index.ID) (View, error)
 	// Newest returns the newest stability timestamp of a bucket that this node has received.
 	Newest(bucket string) (wire.BucketStability, bool)
-	// Heard returns when this node received a timestamp. known is false if it had it when it started, or received it
+	// Arrived returns when this node received a timestamp. known is false if it had it when it started, or received it
 	// too long ago.
-	Heard(ref wire.StabilityRef) (at time.Time, known bool)
+	Arrived(ref wire.StabilityRef) (at time.Time, known bool)
 	// Changed returns a channel that is closed when the result of Newest of the bucket, or of View of one of its
 	// indexes, may have changed.
 	Changed(bucket string) <-chan struct{}

@@ -75,8 +75,8 @@ func (nothing) View(id index.ID) (scan.View, error) {
 	return scan.View{}, scan.Errorf(errcode.IndexNotHosted, "no index has id %s", id)
 }
 
-func (nothing) Newest(string) (wire.BucketStability, bool) { return wire.BucketStability{}, false }
-func (nothing) Heard(wire.StabilityRef) (time.Time, bool)  { return time.Time{}, false }
+func (nothing) Newest(string) (wire.BucketStability, bool)  { return wire.BucketStability{}, false }
+func (nothing) Arrived(wire.StabilityRef) (time.Time, bool) { return time.Time{}, false }
 
 func (nothing) Changed(string) <-chan struct{} { return nil }
 
