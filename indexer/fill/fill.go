@@ -67,8 +67,8 @@ const (
 )
 
 var (
-	// errNobody is joined with the answer of each source.
-	errNobody = errors.New("no indexer could send it")
+	// errNoSource is joined with the answer of each source.
+	errNoSource = errors.New("no indexer could send it")
 	// errAnew: the received files precede a rollback.
 	errAnew = errors.New("the bucket was rolled back meanwhile")
 	// errOtherBranch: one of the two indexers has not yet learned of a rollback that the other has learned of.
@@ -223,7 +223,7 @@ func (f *Filler) fill(ctx context.Context, o *fill) (from index.NodeID, err erro
 		}
 	}
 	if busy == nil || !o.patient(f.Now()) {
-		return 0, errors.Join(o.why(), busy, errNobody)
+		return 0, errors.Join(o.why(), busy, errNoSource)
 	}
 	return 0, fmt.Errorf("%w: %w", errLater, busy)
 }

@@ -103,7 +103,7 @@ func (o *fill) patient(now time.Time) bool {
 
 // saw records the progress that a busy source reports, counted since its process began.
 func (o *fill) saw(node index.NodeID, moved uint64, now time.Time) {
-	if was, heard := o.sent[node]; !heard || was != moved {
+	if was, known := o.sent[node]; !known || was != moved {
 		o.sent[node], o.moved = moved, now
 	}
 }

@@ -145,7 +145,7 @@ func (s *Sender) watch() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.cur
-	if c.told() || !s.hangs(c) {
+	if c.reported() || !s.hangs(c) {
 		return
 	}
 	c.hung = true
@@ -158,7 +158,7 @@ func (s *Sender) watch() {
 		c.want.Slice, c.want.Index, stalledAfter))
 }
 
-func (c *sending) told() bool { return c != nil && c.hung }
+func (c *sending) reported() bool { return c != nil && c.hung }
 
 func (s *Sender) trouble(why string) {
 	if s.Trouble != nil {

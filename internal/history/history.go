@@ -126,19 +126,19 @@ func (s *Scans) Report(q wire.HistoryAsked, wanted func(index.ID) bool) *wire.Hi
 		h.Beyond += have.beyond
 	})
 	for _, of := range slices.Sorted(maps.Keys(took)) {
-		h.Scans = appendTold(h.Scans, of, took[of])
+		h.Scans = appendPast(h.Scans, of, took[of])
 	}
 	busiest := slices.SortedFunc(maps.Keys(loads), func(a, b index.ID) int {
 		return cmp.Or(cmp.Compare(sums[b], sums[a]), cmp.Compare(a, b))
 	})
 	for _, id := range busiest[:min(len(busiest), wire.MaxLoads)] {
-		h.Indexes = append(h.Indexes, toldLoad(id, loads[id]))
+		h.Indexes = append(h.Indexes, loadPast(id, loads[id]))
 	}
 	h.Omitted = len(busiest) - len(h.Indexes)
 	return h
 }
 
-func toldLoad(id index.ID, points []load) wire.LoadPast {
+func loadPast(id index.ID, points []load) wire.LoadPast {
 	w := wire.LoadPast{Index: id}
 	for at, l := range points {
 		if l != (load{}) {
@@ -149,10 +149,10 @@ func toldLoad(id index.ID, points []load) wire.LoadPast {
 	return w
 }
 
-// appendTold appends the points that have any records.
-func appendTold(to []wire.LatencyPast, of string, points []Latencies) []wire.LatencyPast {
+// appendPast appends the points that have any records.
+func appendPast(to []wire.LatencyPast, of string, points []Latencies) []wire.LatencyPast {
 	for at := range points {
-		if w, some := points[at].told(of, at); some {
+		if w, some := points[at].past(of, at); some {
 			to = append(to, w)
 		}
 	}
@@ -217,7 +217,7 @@ func (c *Cluster) Report(q wire.HistoryAsked) *wire.History {
 	h := &wire.History{SinceMS: c.began.UnixMilli()}
 	changes := make([]Latencies, q.Points)
 	c.changes.points(q, func(point int, l *Latencies) { changes[point].add(l) })
-	h.Changes = appendTold(nil, "", changes)
+	h.Changes = appendPast(nil, "", changes)
 	points := map[string][]wire.BucketPast{}
 	c.led.points(q, func(point int, have *led) {
 		h.Unnoted = max(h.Unnoted, have.unnoted)

@@ -53,7 +53,7 @@ func TestLatenciesRoundTrip(t *testing.T) {
 	for _, took := range []time.Duration{0, time.Millisecond, time.Second, time.Hour} {
 		l.Note(took)
 	}
-	w, some := l.told("any", 3)
+	w, some := l.past("any", 3)
 	back.Add(&w)
 	if !some || w.Of != "any" || w.At != 3 || back != l {
 		t.Errorf("%+v, %v", w, back)

@@ -83,8 +83,8 @@ func (l *Latencies) Percentile(share float64) time.Duration {
 	return time.Duration(bound(bounds - 1))
 }
 
-// told returns the encoded counts; false if there are none.
-func (l *Latencies) told(of string, at int) (wire.LatencyPast, bool) {
+// past returns the encoded counts; false if there are none.
+func (l *Latencies) past(of string, at int) (wire.LatencyPast, bool) {
 	first, last := -1, -1
 	for i, n := range l.counts {
 		if n == 0 {

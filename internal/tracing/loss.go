@@ -9,19 +9,19 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// tellEvery is the minimum interval between two log lines about lost spans.
-const tellEvery = time.Minute
+// reportEvery is the minimum interval between two log lines about lost spans.
+const reportEvery = time.Minute
 
 // losses counts the spans that do not reach a collector, and logs the number: the library does not report spans that
 // it drops for lack of room, and reports those that the collector refuses on standard error only.
 type losses struct {
 	log hclog.Logger
 
-	mu      sync.Mutex
-	waiting int // spans that are waiting or being sent
-	lost    int // since the last log line
-	why     error
-	told    time.Time
+	mu       sync.Mutex
+	waiting  int // spans that are waiting or being sent
+	lost     int // since the last log line
+	why      error
+	reported time.Time
 }
 
 // enter reserves a place in the queue for one span; it returns false if the queue is full, and the span is lost.
@@ -43,19 +43,19 @@ func (l *losses) sent(spans int, why error) {
 	if why != nil {
 		l.lost, l.why = l.lost+spans, why
 	}
-	due := time.Since(l.told) >= tellEvery
+	due := time.Since(l.reported) >= reportEvery
 	l.mu.Unlock()
 	if due {
-		l.tell()
+		l.report()
 	}
 }
 
-// tell logs the losses since the last log line.
-func (l *losses) tell() {
+// report logs the losses since the last log line.
+func (l *losses) report() {
 	l.mu.Lock()
 	lost, why := l.lost, l.why
 	if l.lost, l.why = 0, nil; lost > 0 {
-		l.told = time.Now()
+		l.reported = time.Now()
 	}
 	l.mu.Unlock()
 	switch {

@@ -85,5 +85,5 @@ func (p *Provider) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushPatience)
 	defer cancel()
 	_ = p.spans.Shutdown(ctx) // fails if the collector is gone
-	p.losses.tell()
+	p.losses.report()
 }

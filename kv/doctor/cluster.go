@@ -202,18 +202,18 @@ func (c *cluster) maps(p *reporter, all []*facts) {
 		return
 	}
 	v, copies := c.config.NumVBuckets(), c.config.VBucketServerMap.NumReplicas
-	nobody := 0
+	unowned := 0
 	for vb := range v {
 		if c.config.Owner(uint16(vb)) < 0 {
-			nobody++
+			unowned++
 		}
 	}
 	switch {
 	case v > timestamp.MaxVBuckets:
 		p.add(checkMap, finding{Fails, fmt.Sprintf("%d vbuckets", v), fmt.Sprintf("a bucket with indexes may have at most %d",
 			timestamp.MaxVBuckets)})
-	case nobody > 0:
-		p.add(checkMap, finding{Fails, fmt.Sprintf("%d of %d vbuckets have no node", nobody, v),
+	case unowned > 0:
+		p.add(checkMap, finding{Fails, fmt.Sprintf("%d of %d vbuckets have no node", unowned, v),
 			"fail over or add back the node that had them; scans wait until a node has them"})
 	}
 	nodes := fmt.Sprintf("%d vbuckets with %s on %s, revision %d.%d", v, many(copies, "replica"), many(len(c.nodes),
