@@ -200,10 +200,10 @@ func (s *Sim) ended(b *statecontext.Bucket, v int, seqno uint64) bool {
 
 // oneVector checks that a number always stands for the same vector, in every component and at any time.
 func (s *Sim) oneVector(key refKey, t timestamp.Vector) {
-	if was, ok := s.told[key]; ok && !was.Equal(t) {
+	if was, ok := s.vectors[key]; ok && !was.Equal(t) {
 		s.fail("two stability timestamps under one name %+v: %v and %v", key, was.Seqnos, t.Seqnos)
 	}
-	s.told[key] = t
+	s.vectors[key] = t
 }
 
 // observe checks a leader's view after each action that may change it.

@@ -84,7 +84,7 @@ func (s *Sim) writeOut(n *node, h *hosted, t *core.Handed) {
 	u := h.begin(t)
 	s.writeServing(n, u)
 	if alone && u.atStability() {
-		s.tellServed(n, h, u)
+		s.markServed(n, h, u)
 		if s.dice.node.Intn(3) > 0 && len(u.left) > 0 {
 			return
 		}
@@ -144,7 +144,7 @@ func (s *Sim) writeSome(n *node, h *hosted) {
 		}
 		for _, u := range slices.Clone(h.under) {
 			if u.atStability() && !u.served && !u.serves() {
-				s.tellServed(n, h, u)
+				s.markServed(n, h, u)
 			}
 			if len(u.left) == 0 && !u.ended {
 				s.finish(n, h, u)
@@ -153,8 +153,8 @@ func (s *Sim) writeSome(n *node, h *hosted) {
 	}
 }
 
-// tellServed notifies core that the copies that serve scans have a batch.
-func (s *Sim) tellServed(n *node, h *hosted, u *underway) {
+// markServed notifies core that the copies that serve scans have a batch.
+func (s *Sim) markServed(n *node, h *hosted, u *underway) {
 	u.served = true
 	s.takeCompletions(n, h, h.work.Served(u.Handed))
 }

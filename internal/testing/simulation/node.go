@@ -31,8 +31,8 @@ type node struct {
 	buckets              map[string]*hosted
 	stores               map[index.CopyID]*store // in the node's folder
 	sequence             uint64
-	told                 wire.ReportSender
-	telling              uint64 // sequence of the report whose answer is awaited; 0: none
+	reports              wire.ReportSender
+	awaited              uint64 // sequence of the report whose answer is awaited; 0: none
 	reportTo             *leader
 	sides                *core.Sides // with askedSides
 }
@@ -53,7 +53,7 @@ type side struct {
 	id     uint64
 	p, v   int
 	ks     dcp
-	told   bool               // BEGIN was sent
+	begun  bool               // BEGIN was sent
 	on     bool               // KV reports the end of the snapshot in which the stream ends
 	rest   []keyversion.Event // parts of the current item that are still to be sent
 	copies []fedCopy
@@ -145,32 +145,32 @@ func (s *Sim) reportNode(n *node) {
 		return
 	}
 	lead, boot := s.lead, n.boot
-	if n.telling > 0 {
+	if n.awaited > 0 {
 		if n.reportTo == lead && s.dice.node.Intn(3) > 0 {
 			return
 		}
-		n.told.Lost()
+		n.reports.Lost()
 	}
 	r := s.nodeReport(n)
 	acks := r.LastAcks()
 	n.sequence++
 	r.Sequence = n.sequence
-	n.told.Make(r, s.dice.node.Intn(20) == 0)
-	n.reportTo, n.telling = lead, r.Sequence
+	n.reports.Make(r, s.dice.node.Intn(20) == 0)
+	n.reportTo, n.awaited = lead, r.Sequence
 	s.later(func() {
 		if s.lead != lead {
 			return
 		}
 		a := s.lead.step.indexerReport(r)
 		s.observe(s.lead)
-		if n.boot != boot || n.telling != r.Sequence {
+		if n.boot != boot || n.awaited != r.Sequence {
 			return
 		}
-		n.telling = 0
+		n.awaited = 0
 		if _, err := wire.UnpackHeld(a.HeldPacked); len(a.HeldPacked) > 0 && err != nil {
 			s.fail("n%d: list of held timestamps: %v", n.num, err)
 		}
-		n.told.Answered(a)
+		n.reports.Answered(a)
 		n.registered = n.registered && a.Known
 		for _, name := range sortedKeys(acks) {
 			if h := n.buckets[name]; h != nil && a.Took() {
@@ -460,7 +460,7 @@ func (s *Sim) crashNode(n *node) {
 func (s *Sim) startNode(n *node) {
 	n.up, n.full = true, false
 	n.boot++
-	n.told, n.telling, n.sequence = wire.ReportSender{}, 0, 0
+	n.reports, n.awaited, n.sequence = wire.ReportSender{}, 0, 0
 	n.sides = s.newSides()
 	s.ev("RESTART n%d", n.num)
 	if n.stored.Revision > 0 {
@@ -606,7 +606,7 @@ func (s *Sim) feedWindow(n *node, x *side, send func(keyversion.Event) ingest.Ve
 	k, some := &x.ks, len(x.ks.items) > 0
 	switch {
 	case some && len(x.rest) == 0 && s.cut(k, &x.Stream):
-		x.told = !s.mark(k, &x.Stream)
+		x.begun = !s.mark(k, &x.Stream)
 	case some && x.Side(projects.KVDocument, k.items[0].seqno) == projects.SideTakes:
 		return s.feedItem(n, x, send)
 	default:
@@ -637,8 +637,8 @@ func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
 		return h.st.AcceptSide(src, &e)
 	}
 	switch {
-	case !x.told:
-		x.told, x.rest = true, nil
+	case !x.begun:
+		x.begun, x.rest = true, nil
 		for _, c := range x.copies {
 			d.Copies = append(d.Copies, c.id)
 		}
@@ -647,7 +647,7 @@ func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
 		}
 	case !k.mid && k.cur < x.Want.End && k.cur < k.branch.high():
 		k.marker(k.cur + 1 + uint64(s.dice.node.Intn(int(k.branch.high()-k.cur))))
-		x.told = !s.mark(k, &x.Stream)
+		x.begun = !s.mark(k, &x.Stream)
 	case k.mid:
 		if !s.feedWindow(n, x, send) {
 			delete(h.sides, key)

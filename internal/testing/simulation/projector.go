@@ -37,9 +37,9 @@ type projector struct {
 	st        map[string]*core.Streams[*mainStream]
 	conn      map[connKey]*conn
 	sequence  uint64
-	told      wire.Acked[reported]
+	acked     wire.Acked[reported]
 	reportTo  *leader
-	telling   uint64 // sequence of the report whose answer is awaited; 0: none
+	awaited   uint64 // sequence of the report whose answer is awaited; 0: none
 }
 
 // reported holds what the leader has learned from a report, by bucket.
@@ -194,29 +194,29 @@ func (s *Sim) reportProjector(p int) {
 		return
 	}
 	lead := s.lead
-	if pr.telling > 0 {
+	if pr.awaited > 0 {
 		if pr.reportTo == lead && s.dice.projector.Intn(3) > 0 {
 			return
 		}
-		pr.told.Lost()
+		pr.acked.Lost()
 	}
 	if s.dice.projector.Intn(20) == 0 {
-		pr.told.Lost() // a full report is due
+		pr.acked.Lost() // a full report is due
 	}
-	known, base := pr.told.Known()
+	known, base := pr.acked.Known()
 	r, now := s.projReport(p, known)
-	r.Base, pr.reportTo, pr.telling = base, lead, r.Sequence
+	r.Base, pr.reportTo, pr.awaited = base, lead, r.Sequence
 	s.later(func() {
 		if s.lead != lead {
 			return
 		}
 		a := s.lead.step.projectorReport(r)
 		s.observe(s.lead)
-		if s.proj[p] != pr || pr.telling != r.Sequence {
+		if s.proj[p] != pr || pr.awaited != r.Sequence {
 			return
 		}
-		pr.telling = 0
-		pr.told.Answered(r.Sequence, now, a)
+		pr.awaited = 0
+		pr.acked.Answered(r.Sequence, now, a)
 		pr.authority.Registered = pr.authority.Registered && a.Known
 	})
 }
@@ -588,7 +588,7 @@ func goingOn(all []message, stream index.Incarnation) []message {
 // resumeSide continues a side stream over the next connection after its own was lost, or gives the stream up.
 func (s *Sim) resumeSide(h *hosted, x *side) {
 	if s.dice.projector.Intn(2) == 0 {
-		x.told = false
+		x.begun = false
 		return
 	}
 	h.st.SideFailed(x.v, x.id) // the projector learns of it when it sends more

@@ -129,11 +129,11 @@ type control struct {
 
 // claims records what components have promised or shown; later steps are checked against it.
 type claims struct {
-	ends   map[endKey]bool
-	owners map[ownerKey]index.ProjectorID
-	told   map[refKey]timestamp.Vector
-	lost   map[index.CopyID]bool // copies whose folder was lost in a crash
-	stable map[refKey]timestamp.Vector
+	ends    map[endKey]bool
+	owners  map[ownerKey]index.ProjectorID
+	vectors map[refKey]timestamp.Vector
+	lost    map[index.CopyID]bool // copies whose folder was lost in a crash
+	stable  map[refKey]timestamp.Vector
 	// owners of vbuckets under an incarnation in the leaders' ledgers; the key's node is the term
 	ledger map[ownerKey]index.ProjectorID
 	owed   map[owedKey]uint64    // see checkPaced
@@ -221,7 +221,7 @@ func New(o Options) (*Sim, error) {
 	s := &Sim{opt: o, nowMS: 1_000_000, schedule: schedule{off: own, trace: o.Trace},
 		world: world{branches: map[uint64]*branch{}}, control: control{state: statecontext.New()},
 		claims: claims{ends: map[endKey]bool{}, owners: map[ownerKey]index.ProjectorID{},
-			told: map[refKey]timestamp.Vector{}, lost: map[index.CopyID]bool{}, stable: map[refKey]timestamp.Vector{},
+			vectors: map[refKey]timestamp.Vector{}, lost: map[index.CopyID]bool{}, stable: map[refKey]timestamp.Vector{},
 			ledger: map[ownerKey]index.ProjectorID{}, owed: map[owedKey]uint64{}, obeyed: map[string]wire.Fence{},
 			acked: map[string]ddlState{}, asking: map[string]*session{}, wanted: map[index.ID]uint16{}}}
 	if o.OneSequence {
