@@ -18,13 +18,13 @@ import (
 	"tidemark/wire"
 )
 
-// HeaderPrincipal names the user on whose behalf a manager forwards a request: an auth claim, or principalNobody. It
-// is accepted only on a connection with a manager's certificate, and a user's claim is looked up in this manager's
-// own state. Without TLS the request's own credentials are forwarded and checked again.
+// HeaderPrincipal names the user on whose behalf a manager forwards a request: an auth claim, or principalNone. It is
+// accepted only on a connection with a manager's certificate, and a user's claim is looked up in this manager's own
+// state. Without TLS the request's own credentials are forwarded and checked again.
 const HeaderPrincipal = "Tidemark-Principal"
 
-// principalNobody stands for a sender without credentials.
-const principalNobody = "nobody"
+// principalNone stands for a sender without credentials.
+const principalNone = "nobody"
 
 // identityKey is the context key of a request's *auth.Identity.
 type identityKey struct{}
@@ -200,7 +200,7 @@ func (g *access) identify(r *http.Request) (*auth.Identity, error) {
 		if id.Node.Role != tlsconf.Manager { // not a user: it may do nothing here
 			return id, nil
 		}
-		if r.Header.Get(HeaderPrincipal) != principalNobody && g.authRequired() { // the manager's own request
+		if r.Header.Get(HeaderPrincipal) != principalNone && g.authRequired() { // the manager's own request
 			return &auth.Identity{Name: id.Name, Role: statecontext.UserReads, Node: id.Node}, nil
 		}
 		id = nil // a sender without credentials there needs them here, if there are users
@@ -217,7 +217,7 @@ func (g *access) anonymous() (*auth.Identity, error) {
 	case !g.authRequired():
 		return &auth.Identity{Name: rpc.Anonymous, Role: statecontext.UserAdmin}, nil
 	case g.cfg.Raft.State().UserCount() == 0 && !g.closed.Load():
-		return nil, errNobody()
+		return nil, errNoUsers()
 	}
 	return nil, errNoCredentials()
 }
@@ -249,7 +249,7 @@ func (g *access) lookUp(r *http.Request) (*auth.Identity, error) {
 		return id, err
 	}
 	claim := passedOn(r, id.Node)
-	if claim == "" || claim == principalNobody {
+	if claim == "" || claim == principalNone {
 		return id, nil
 	}
 	if id, err = g.cfg.Auth.Accept(claim); errors.Is(err, auth.ErrUnauthenticated) { // the other may be ahead
@@ -261,7 +261,7 @@ func (g *access) lookUp(r *http.Request) (*auth.Identity, error) {
 	return id, err
 }
 
-func errNobody() error {
+func errNoUsers() error {
 	return rpc.Refuse(errcode.Unauthenticated, "there are no users yet: start the managers with "+
 		"--initial-admin-password-file, or show an administrator's certificate (tidemark cert user --admin)")
 }
@@ -282,8 +282,8 @@ func passedOn(r *http.Request, node *tlsconf.Peer) string {
 	return r.Header.Get(HeaderPrincipal)
 }
 
-// vouch adds to a request for another manager the identity on whose behalf it is sent.
-func (g *ground) vouch(out *http.Request, ctx context.Context, in *http.Request) {
+// forwardIdentity adds to a request for another manager the identity on whose behalf it is sent.
+func (g *ground) forwardIdentity(out *http.Request, ctx context.Context, in *http.Request) {
 	if g.cfg.TLS == nil {
 		if h, ok := ctx.Value(credentialsKey{}).(string); ok {
 			out.Header.Set("Authorization", h)
@@ -291,7 +291,7 @@ func (g *ground) vouch(out *http.Request, ctx context.Context, in *http.Request)
 		return
 	}
 	if id, ok := ctx.Value(identityKey{}).(*auth.Identity); ok {
-		out.Header.Set(HeaderPrincipal, cmp.Or(id.Claim(), principalNobody))
+		out.Header.Set(HeaderPrincipal, cmp.Or(id.Claim(), principalNone))
 		return
 	}
 	if in != nil {

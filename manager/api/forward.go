@@ -123,7 +123,7 @@ func (g *ground) forwarded(ctx context.Context, r *http.Request, rt *route, lead
 		}
 	}
 	rpc.Outgoing(req)
-	g.vouch(req, r.Context(), r)
+	g.forwardIdentity(req, r.Context(), r)
 	req.Header.Set(HeaderForwarded, g.cfg.Name)
 	if id := g.cfg.Raft.ClusterID(); id != "" {
 		req.Header.Set(rpc.HeaderCluster, id)

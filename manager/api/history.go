@@ -147,16 +147,16 @@ func (a *API) askPast(ctx context.Context, s *statecontext.State, p *past) {
 type past struct {
 	asked wire.HistoryAsked
 
-	mu      sync.Mutex
-	scans   map[string]*latencies // by consistency
-	ddl     latencies
-	loads   map[index.ID]*loads
-	omitted int
-	beyond  uint64
-	buckets map[bucketAt]*wire.BucketPast
-	unnoted int
-	of      []v1.HistoryOf
-	unheard []v1.UnheardProcess
+	mu         sync.Mutex
+	scans      map[string]*latencies // by consistency
+	ddl        latencies
+	loads      map[index.ID]*loads
+	omitted    int
+	beyond     uint64
+	buckets    map[bucketAt]*wire.BucketPast
+	unnoted    int
+	of         []v1.HistoryOf
+	unanswered []v1.UnheardProcess
 }
 
 type bucketAt struct {
@@ -204,7 +204,7 @@ func (l *load) add(scans, rows, errors, nanos uint64) {
 	l.scans, l.rows, l.errors, l.nanos = l.scans+scans, l.rows+rows, l.errors+errors, l.nanos+nanos
 }
 
-func (l *load) told() v1.IndexLoad {
+func (l *load) indexLoad() v1.IndexLoad {
 	return v1.IndexLoad{Scans: l.scans, Rows: l.rows, Errors: l.errors,
 		MeanMS: inMS(time.Duration(l.nanos / max(l.scans, 1)))}
 }
@@ -216,7 +216,7 @@ func (p *past) take(role, name string, h *wire.History, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
-		p.unheard = append(p.unheard, v1.UnheardProcess{Role: role, Name: name, Error: err.Error()})
+		p.unanswered = append(p.unanswered, v1.UnheardProcess{Role: role, Name: name, Error: err.Error()})
 		return
 	}
 	p.of = append(p.of, v1.HistoryOf{Role: role, Name: name, SinceMS: h.SinceMS})
@@ -270,7 +270,7 @@ func (p *past) answer(s *statecontext.State, limit int) *v1.History {
 	bucket := p.asked.Bucket
 	h := &v1.History{FromMS: p.atMS(0), ToMS: p.atMS(p.asked.Points), StepMS: p.atMS(1) - p.atMS(0),
 		Scans: []v1.LatencyHistory{}, DDL: p.latency("", &p.ddl), Indexes: []v1.IndexHistory{},
-		ScansUnnamed: p.beyond, Buckets: p.bucketHistory(bucket), BucketsOmitted: p.unnoted, Of: p.of, Unheard: p.unheard}
+		ScansUnnamed: p.beyond, Buckets: p.bucketHistory(bucket), BucketsOmitted: p.unnoted, Of: p.of, Unheard: p.unanswered}
 	for of, l := range p.scans {
 		h.Scans = append(h.Scans, p.latency(of, l))
 	}
@@ -310,14 +310,14 @@ func percentiles(l *history.Latencies) v1.Latency {
 }
 
 func (p *past) indexHistory(s *statecontext.State, id index.ID, l *loads) v1.IndexHistory {
-	h := v1.IndexHistory{ID: id, IndexLoad: l.all.told(), Points: []v1.IndexPoint{}}
+	h := v1.IndexHistory{ID: id, IndexLoad: l.all.indexLoad(), Points: []v1.IndexPoint{}}
 	if x := s.Index(id); x != nil {
 		d := &x.Definition
 		h.Name, h.Bucket, h.Scope, h.Collection = d.Name, d.Bucket, d.Member.Scope, d.Member.Collection
 	}
 	for point := range p.asked.Points {
 		if at := l.points[point]; at != nil {
-			h.Points = append(h.Points, v1.IndexPoint{AtMS: p.atMS(point), IndexLoad: at.told()})
+			h.Points = append(h.Points, v1.IndexPoint{AtMS: p.atMS(point), IndexLoad: at.indexLoad()})
 		}
 	}
 	return h

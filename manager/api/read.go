@@ -245,12 +245,12 @@ func info(x *statecontext.Index, now *core.Status) v1.IndexInfo {
 
 // loadOf returns the indexers' reports of each copy, if the leader can be asked.
 func (g indexes) loadOf(ctx context.Context, x *statecontext.Index) (all []v1.CopyLoad) {
-	told, err := g.cfg.Coordinator.Copies(ctx, x.Topology.Copies)
+	reports, err := g.cfg.Coordinator.Copies(ctx, x.Topology.Copies)
 	if err != nil {
 		return nil // a stale read
 	}
 	for _, c := range x.Topology.Copies {
-		if r, ok := told[c.ID]; ok {
+		if r, ok := reports[c.ID]; ok {
 			all = append(all, v1.CopyLoad{Copy: c.ID, Items: r.Items, Bytes: r.Bytes, WriteRate: r.WriteRate,
 				ReadRate: r.ReadRate})
 		}

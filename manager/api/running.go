@@ -179,7 +179,7 @@ func indexersOf(s *statecontext.State) (all []indexerAt) {
 
 // askScans asks indexers in parallel, with one deadline, and returns the names of those that did not answer.
 func (g running) askScans(ctx context.Context, indexers []indexerAt, running, slow int) (reports []*wire.IndexerScans,
-	unheard []v1.UnheardIndexer) {
+	unanswered []v1.UnheardIndexer) {
 	ctx, cancel := context.WithTimeout(ctx, scansPatience)
 	defer cancel()
 	var mu sync.Mutex
@@ -190,15 +190,15 @@ func (g running) askScans(ctx context.Context, indexers []indexerAt, running, sl
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				unheard = append(unheard, v1.UnheardIndexer{Indexer: i.name, Error: err.Error()})
+				unanswered = append(unanswered, v1.UnheardIndexer{Indexer: i.name, Error: err.Error()})
 				return
 			}
 			reports = append(reports, one)
 		})
 	}
 	asked.Wait()
-	slices.SortFunc(unheard, func(a, b v1.UnheardIndexer) int { return strings.Compare(a.Indexer, b.Indexer) })
-	return reports, unheard
+	slices.SortFunc(unanswered, func(a, b v1.UnheardIndexer) int { return strings.Compare(a.Indexer, b.Indexer) })
+	return reports, unanswered
 }
 
 // cancelScan ends a scan at the indexer named in its id.

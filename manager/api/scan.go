@@ -83,7 +83,7 @@ func getJSON[T any](ctx context.Context, g *ground, c *rpc.Client, url string) (
 		return nil, err
 	}
 	req.Header.Set(HeaderForwarded, g.cfg.Name)
-	g.vouch(req, ctx, nil)
+	g.forwardIdentity(req, ctx, nil)
 	rpc.Outgoing(req)
 	resp, err := c.HTTP().Do(req)
 	if err != nil {

@@ -284,17 +284,17 @@ func (j verdict) judgeIndexes() {
 	for _, b := range j.Buckets {
 		rolling[b.Name] = b.Rollback != ""
 	}
-	told := 0
+	listed := 0
 	for _, x := range j.Indexes.Lacking {
 		if x.State != lifecycle.Unavailable.String() {
 			continue
 		}
-		if told++; rolling[x.Bucket] {
+		if listed++; rolling[x.Bucket] {
 			continue
 		}
 		j.bad(v1.VerdictNotReady, "index %s/%s cannot be scanned completely: %s", x.Bucket, x.Name, x.Why)
 	}
-	if more := j.Indexes.Unavailable - told; more > 0 {
+	if more := j.Indexes.Unavailable - listed; more > 0 {
 		j.bad(v1.VerdictNotReady, "%d more indexes cannot be scanned completely: tidemark index list", more)
 	}
 	if n := j.Indexes.Degraded; n > 0 {

@@ -184,14 +184,14 @@ func (g views) addReported(ctx context.Context, list []v1.IndexTopology) {
 			all = append(all, c.Copy)
 		}
 	}
-	told, err := g.cfg.Coordinator.Copies(ctx, all)
+	reports, err := g.cfg.Coordinator.Copies(ctx, all)
 	if err != nil {
-		return // copies are then shown as not heard
+		return // copies are then shown as not reported
 	}
 	for i := range list {
 		for n := range list[i].Copies {
 			c := &list[i].Copies[n]
-			if r, ok := told[c.ID]; ok {
+			if r, ok := reports[c.ID]; ok {
 				c.Heard, c.Exact, c.Items, c.Bytes = true, r.Ready, r.Items, r.Bytes
 				c.WriteRate, c.ReadRate = r.WriteRate, r.ReadRate
 				c.Received, c.Expected, c.Error = r.Received, r.Expected, r.Error
