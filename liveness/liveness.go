@@ -1,9 +1,9 @@
 // Package liveness decides whether a projector or an indexer is alive, from the signs of life that the leader has
 // received, and when a failed attempt there is retried.
 //
-// Guarantees: a single missed report makes no component suspect. A component that was not heard in the current term
-// is judged by the age of the term, and is offline only if an attempt of this leader to reach it has failed too. A
-// component whose process has ended is offline at once.
+// Guarantees: a single missed report makes no component suspect. A component that has not reported in the current
+// term is judged by the age of the term, and is offline only if an attempt of this leader to reach it has failed too.
+// A component whose process has ended is offline at once.
 //
 // The package never keeps state (except in a Retry of the caller), waits, or reads a clock. All times are
 // milliseconds of the caller's clock.
@@ -37,17 +37,17 @@ type Limits struct{ SuspectMS, OfflineMS int64 }
 type Signs struct {
 	// AgeMS is the age of its newest sign of life or, if there is none in this term, of the term.
 	AgeMS int64
-	// Spoken is set if the component was heard in this term, or an attempt to reach it has failed. An answer in transit,
-	// or one that waits for a busy leader, does not count as silence.
-	Spoken bool
-	// Refused is set if the connection to its address was refused, and nothing was heard since.
+	// Contacted is set if the component has reported or answered in this term, or an attempt to reach it has failed. An
+	// answer in transit, or one that waits for a busy leader, does not count as silence.
+	Contacted bool
+	// Refused is set if the connection to its address was refused, and it has not reported since.
 	Refused bool
 }
 
 // Judge returns the state that follows from the signs.
 func (l Limits) Judge(s Signs) Life {
 	switch {
-	case s.Refused, s.AgeMS >= l.OfflineMS && s.Spoken:
+	case s.Refused, s.AgeMS >= l.OfflineMS && s.Contacted:
 		return Offline
 	case s.AgeMS >= l.SuspectMS:
 		return Suspect

@@ -8,13 +8,13 @@ func TestJudge(t *testing.T) {
 		signs Signs
 		want  Life
 	}{
-		"just heard":         {Signs{AgeMS: 0, Spoken: true}, Active},
-		"one report missed":  {Signs{AgeMS: 1499, Spoken: true}, Active},
-		"silent for a while": {Signs{AgeMS: 1500, Spoken: true}, Suspect},
-		"silent for long":    {Signs{AgeMS: 5000, Spoken: true}, Offline},
+		"just reported":                             {Signs{AgeMS: 0, Contacted: true}, Active},
+		"one report missed":                         {Signs{AgeMS: 1499, Contacted: true}, Active},
+		"silent for a while":                        {Signs{AgeMS: 1500, Contacted: true}, Suspect},
+		"silent for long":                           {Signs{AgeMS: 5000, Contacted: true}, Offline},
 		"a new term, its hello is still on its way": {Signs{AgeMS: 60000}, Suspect},
-		"its process has ended":                     {Signs{AgeMS: 0, Spoken: true, Refused: true}, Offline},
-		"ended before it was heard in this term":    {Signs{AgeMS: 0, Refused: true}, Offline},
+		"its process has ended":                     {Signs{AgeMS: 0, Contacted: true, Refused: true}, Offline},
+		"ended before it reported in this term":     {Signs{AgeMS: 0, Refused: true}, Offline},
 	} {
 		if got := limits.Judge(tc.signs); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)

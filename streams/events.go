@@ -11,7 +11,7 @@ import (
 // incarnations below which each indexer that answered refuses streams, by vbucket. A stream that exactly one
 // projector runs, and that no indexer has fenced, is adopted as it is; everything else is requested again. unanswered
 // are live projectors that have not answered yet: vbuckets that no other projector runs may run there. They are not
-// requested until Heard, a full report or SetProjectors has cleared that up.
+// requested until Reported, a full report or SetProjectors has cleared that up.
 func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]Report, minimum map[index.NodeID][]index.Incarnation,
 	unanswered []index.ProjectorID) {
 	l.adopted = true
@@ -70,9 +70,9 @@ func adoptReason(owners int) string {
 	return "more than one projector streams it"
 }
 
-// Heard records that a projector in Adopt's unanswered has reported everything that it streams. When none of them is
-// left, vbuckets without a stream become Lost instead of Unknown.
-func (l *Ledger) Heard(nowMS int64, p index.ProjectorID) {
+// Reported records that a projector in Adopt's unanswered has reported everything that it streams. When none of them
+// is left, vbuckets without a stream become Lost instead of Unknown.
+func (l *Ledger) Reported(nowMS int64, p index.ProjectorID) {
 	i := slices.Index(l.unanswered, p)
 	if i < 0 {
 		return
@@ -127,7 +127,7 @@ func (l *Ledger) Projector(nowMS int64, p index.ProjectorID, s Report) bool {
 	}
 	l.unlisted(nowMS, p, listed)
 	if s.Full && complete {
-		l.Heard(nowMS, p)
+		l.Reported(nowMS, p)
 	}
 	return complete
 }

@@ -155,7 +155,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		}
 		s.l.Adopt(s.now, states, minimum, unanswered)
 	case "heard":
-		s.l.Heard(s.now, index.ProjectorID(args["p"]))
+		s.l.Reported(s.now, index.ProjectorID(args["p"]))
 	case "report":
 		_, full := args["full"]
 		if !s.l.Projector(s.now, index.ProjectorID(args["p"]), report(ls, full)) {

@@ -20,7 +20,7 @@ type attendance struct {
 	atMS int64
 }
 
-// step records indexers that went offline and indexers that are back. An indexer that this leader has not heard from
+// step records indexers that went offline and indexers that are back. An indexer that has not reported to this leader
 // keeps its recorded status until the leader has tried to reach it in vain for the whole of OfflineAfter.
 func (l *attendance) step() {
 	if l.rests(l.atMS, attendEvery) {

@@ -233,7 +233,7 @@ func (l *membership) projectorGone(id index.ProjectorID) {
 // spoke notifies the ledgers that a projector has reported all its streams.
 func (l *membership) spoke(id index.ProjectorID) {
 	for _, b := range l.buckets.ordered {
-		b.ledger.Heard(l.nowMS, id)
+		b.ledger.Reported(l.nowMS, id)
 		b.due = true
 	}
 }

@@ -227,7 +227,7 @@ type Lacking struct{ Slices, Unsure []index.SliceID }
 // possibly not (unsure).
 type Others struct {
 	filling, unsure map[index.CopyID]bool
-	Offline, Silent bool // the node itself; Silent: this leader has not heard from it yet
+	Offline, Silent bool // the node itself; Silent: it has not reported to this leader yet
 }
 
 // Stabilized answers Stabilize.

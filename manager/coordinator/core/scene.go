@@ -190,7 +190,7 @@ const proposalRest = 200 // ms
 func (l *scene) life(c *component) liveness.Life {
 	limits := liveness.Limits{SuspectMS: l.settings.SuspectAfter.Milliseconds(),
 		OfflineMS: l.settings.OfflineAfter.Milliseconds()}
-	return limits.Judge(liveness.Signs{AgeMS: l.nowMS - c.seenMS, Spoken: c.heard || c.hello || c.retry.Tries > 0,
+	return limits.Judge(liveness.Signs{AgeMS: l.nowMS - c.seenMS, Contacted: c.heard || c.hello || c.retry.Tries > 0,
 		Refused: c.refused})
 }
 
