@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	reportEvery   = 100 * time.Millisecond // as in the product
+	reportEvery   = 100 * time.Millisecond // as the product's
 	reportSpacing = 5 * time.Millisecond
 	fullEvery     = 300 // reports of an indexer; a projector reports everything every 5 s
 	projectorFull = 5 * time.Second
 )
 
-// component is the common part of both kinds: a listener, a client of the managers, a fence.
+// component is what both kinds have: a listener, a client of the managers, a fence.
 type component struct {
 	w        *world
 	url      string
@@ -40,7 +40,7 @@ type component struct {
 	sequence uint64
 }
 
-// open makes the component listen.
+// open makes it listen.
 func (c *component) open(w *world) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -51,7 +51,7 @@ func (c *component) open(w *world) error {
 	return nil
 }
 
-// serve answers the leader's requests until ctx ends.
+// serve answers the leader until ctx ends.
 func (c *component) serve(ctx context.Context, m *http.ServeMux) error {
 	return rpc.Serve(ctx, rpc.NewServer(m), c.listener, time.Second)
 }
@@ -119,7 +119,7 @@ func (c *component) nudge() {
 	}
 }
 
-// report calls send at intervals until ctx ends; send returns false if the leader does not know this component.
+// report calls send now and then until ctx ends; send is false when the leader does not know us.
 func (c *component) report(ctx context.Context, register func(context.Context) error,
 	send func(context.Context) (bool, error)) error {
 	tick := time.NewTicker(reportEvery)
@@ -152,18 +152,18 @@ func (c *component) report(ctx context.Context, register func(context.Context) e
 	return nil
 }
 
-// projector streams the vbuckets whose number modulo the number of projectors is `number`.
+// projector streams the vbuckets whose number leaves `number` when divided by the number of projectors.
 type projector struct {
 	component
 	id         index.ProjectorID
 	number, of int
 	streams    []map[uint16]index.Incarnation // by bucket
-	sent       []map[uint16]sent
+	told       []map[uint16]told
 	full       time.Time
 	base       uint64
 }
 
-type sent struct {
+type told struct {
 	inc      index.Incarnation
 	complete uint64
 }
@@ -224,17 +224,17 @@ func (p *projector) register(ctx context.Context) error {
 		BootID: "boot-" + string(p.id), Admin: p.url}})
 	if err == nil {
 		p.registered(r)
-		p.sent = nil
+		p.told = nil
 	}
 	return err
 }
 
 func (p *projector) send(ctx context.Context) (bool, error) {
 	if time.Since(p.full) > projectorFull {
-		p.sent = nil
+		p.told = nil
 	}
-	all := p.sent == nil
-	r, now := p.state("", p.sent)
+	all := p.told == nil
+	r, now := p.state("", p.told)
 	if !all {
 		r.Base = p.base
 	}
@@ -244,43 +244,43 @@ func (p *projector) send(ctx context.Context) (bool, error) {
 	}
 	switch {
 	case err != nil:
-		p.sent = nil
+		p.told = nil
 		return false, err
 	case !reply.Known || reply.Full:
-		p.sent = nil
+		p.told = nil
 	default:
 		if all {
 			p.full = time.Now()
 		}
-		p.sent = now
+		p.told = now
 	}
 	return reply.Known, nil
 }
 
-// state returns the streams, or the changed part of them.
-func (p *projector) state(only string, before []map[uint16]sent) (*wire.ProjectorReport, []map[uint16]sent) {
+// state is what it streams, or what of it is news.
+func (p *projector) state(only string, before []map[uint16]told) (*wire.ProjectorReport, []map[uint16]told) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sequence++
 	r := &wire.ProjectorReport{ID: p.id, BootID: "boot-" + string(p.id), ClusterID: p.fence.ClusterID,
 		Sequence: p.sequence, Revision: p.revision}
-	now := make([]map[uint16]sent, len(p.streams))
+	now := make([]map[uint16]told, len(p.streams))
 	for i, streams := range p.streams {
 		b := p.w.buckets[i]
 		if only != "" && b.name != only {
 			continue
 		}
 		s := wire.StreamStates{Bucket: b.name, BucketUUID: b.uuid, Full: before == nil}
-		now[i] = make(map[uint16]sent, len(streams))
+		now[i] = make(map[uint16]told, len(streams))
 		total := b.total()
 		for v := p.number; v < len(b.branches); v += p.of {
 			inc, runs := streams[uint16(v)]
 			if !runs {
 				continue
 			}
-			t := sent{inc, b.high(v, total)}
+			t := told{inc, b.high(v, total)}
 			now[i][uint16(v)] = t
-			var was sent
+			var was told
 			if before != nil {
 				was = before[i][uint16(v)]
 			}
@@ -372,14 +372,14 @@ type indexer struct {
 	node index.NodeID
 	full int
 
-	sender wire.ReportSender
+	told wire.ReportSender
 
 	hosted map[string]*hosted // under mu
-	bases  wire.StabilityBases
+	heard  wire.StabilityBases
 	held   uint64
 }
 
-// hosted is a bucket of which the indexer has copies.
+// hosted is a bucket of which an indexer has copies.
 type hosted struct {
 	b        *kvBucket
 	stable   wire.BucketStability
@@ -391,7 +391,7 @@ type hosted struct {
 }
 
 func (w *world) indexer(number int) (*indexer, error) {
-	n := &indexer{name: fmt.Sprintf("i%03d", number), hosted: map[string]*hosted{}, bases: wire.StabilityBases{}}
+	n := &indexer{name: fmt.Sprintf("i%03d", number), hosted: map[string]*hosted{}, heard: wire.StabilityBases{}}
 	return n, n.open(w)
 }
 
@@ -455,7 +455,7 @@ func (n *indexer) register(ctx context.Context) error {
 	return err
 }
 
-// place takes over the list of the indexer's copies.
+// place takes over which copies are here.
 func (n *indexer) place(d *wire.Definitions) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -516,7 +516,7 @@ func (n *indexer) stability(_ context.Context, req *wire.StabilityRequest) (*wir
 	n.w.stabilities.Add(int64(len(req.Stabilities) + len(req.Deltas)))
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	all, missing := n.bases.Decode(req)
+	all, missing := n.heard.Decode(req)
 	for _, s := range all {
 		h := n.hosted[s.Bucket]
 		if h == nil || s.Compare(h.stable.Ref) <= 0 {
@@ -536,7 +536,7 @@ func (n *indexer) stability(_ context.Context, req *wire.StabilityRequest) (*wir
 	return &wire.StabilityReply{Missing: missing}, nil
 }
 
-// state returns the full report, with HW only for the buckets for which it is wanted.
+// state is everything; HW only of the buckets of which it is wanted.
 func (n *indexer) state(wantsHW func(bucket string) bool) *wire.IndexerReport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -578,7 +578,7 @@ func (h *hosted) accept(streams []stream, version uint64) {
 	}
 }
 
-// next returns the number of the next report or hello.
+// next is the number of the next report or hello.
 func (n *indexer) next() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -588,19 +588,19 @@ func (n *indexer) next() uint64 {
 
 func (n *indexer) send(ctx context.Context) (bool, error) {
 	full, number := n.full <= 0, n.next()
-	r := n.state(n.sender.WantsHW)
+	r := n.state(n.told.WantsHW)
 	acks := make(map[string]int, len(r.Buckets))
 	for i := range r.Buckets {
 		acks[r.Buckets[i].Heartbeat.Bucket] = len(r.Buckets[i].Acks)
 	}
 	r.Sequence, r.HeldHash = number, n.held
-	n.sender.Make(r, full)
+	n.told.Make(r, full)
 	reply, err := n.managers.ReportIndexer(ctx, r)
 	if err != nil {
-		n.sender.Lost()
+		n.told.Lost()
 		return false, err
 	}
-	n.sender.Answered(reply)
+	n.told.Answered(reply)
 	if n.full--; full {
 		n.full = fullEvery
 	}
@@ -615,9 +615,9 @@ func (n *indexer) send(ctx context.Context) (bool, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for name, count := range acks {
+	for name, told := range acks {
 		h := n.hosted[name]
-		h.acks = append(h.acks[:0], h.acks[min(count, len(h.acks)):]...)
+		h.acks = append(h.acks[:0], h.acks[min(told, len(h.acks)):]...)
 	}
 	return true, nil
 }

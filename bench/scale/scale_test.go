@@ -231,7 +231,7 @@ func (r *run) measure(rate float64) {
 		r.t.Errorf("at %.0f mutations/s the leader committed %d times in %.1f s, want at most %d", rate, commits, whole, most)
 	}
 	if most := int64(r.hosting) * (commits + int64(whole) + 3); d.stabilities-c.stabilities > most {
-		r.t.Errorf("at %.0f mutations/s %d stability timestamps were told in %.1f s after %d commits, want at most %d", rate,
+		r.t.Errorf("at %.0f mutations/s %d stability timestamps were sent in %.1f s after %d commits, want at most %d", rate,
 			d.stabilities-c.stabilities, whole, commits, most)
 	}
 }

@@ -238,7 +238,7 @@ func TestOneAtATime(t *testing.T) {
 	}
 	l.s.end(l.s.idle)
 	if l.src[1].isClosed() {
-		t.Error("it is let go at once")
+		t.Error("it is released at once")
 	}
 	l.now = l.now.Add(idleAfter + 1)
 	l.s.end(l.s.idle)
@@ -250,7 +250,7 @@ func TestOneAtATime(t *testing.T) {
 	}
 	l.now = l.now.Add(idleAfter + 1)
 	if err := open("third"); err != nil || !l.src[2].isClosed() {
-		t.Errorf("nobody looked meanwhile: %v", err)
+		t.Errorf("a third receiver, after idleAfter: %v", err)
 	}
 	run, stop := context.WithCancel(ctx)
 	stop()
@@ -539,10 +539,10 @@ func TestReceiverReturnsForASlowExport(t *testing.T) {
 	}
 }
 
-// TestSourceWithAHungDisk checks that an export whose disk hangs while it is made, or read, is reported after
+// TestSourceWhoseDiskHangs checks that an export whose disk hangs while it is made, or read, is reported after
 // stalledAfter, and that every request is refused, with the name of the disk, until the disk goes on. The export
 // keeps its place although its receiver ends it.
-func TestSourceWithAHungDisk(t *testing.T) {
+func TestSourceWhoseDiskHangs(t *testing.T) {
 	for _, reading := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reading %v", reading), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { sourceHangs(t, reading) })

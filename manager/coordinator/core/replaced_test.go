@@ -8,17 +8,16 @@ import (
 	"tidemark/wire"
 )
 
-// TestReplacedComponentGoesOffline: a component at whose address another one has registered, or answers a new leader,
-// is not kept alive by the other's answers: it gets another hello, nothing is sent to it, and it counts as offline in
-// time.
-func TestReplacedComponentGoesOffline(t *testing.T) {
+// TestAnotherAtTheAddress: a component at whose address another one has registered, or answers a new leader, is not
+// kept alive by what that one answers: it is greeted again, nothing is handed to it, and it is offline in time.
+func TestAnotherAtTheAddress(t *testing.T) {
 	for _, first := range []bool{true, false} { // whether it has answered this leader before
 		g := greeting(t)
 		pushed := func(effects []Effect) (to []Receiver) {
 			for _, e := range effects {
-				if sent, is := e.(Tell); is {
-					if _, is := sent.Message.(Push); is {
-						to = append(to, sent.To)
+				if tell, is := e.(Tell); is {
+					if _, is := tell.Message.(Push); is {
+						to = append(to, tell.To)
 					}
 				}
 			}
@@ -70,10 +69,10 @@ func TestReplacedComponentGoesOffline(t *testing.T) {
 	}
 }
 
-// TestAnswersOfAReplacementDoNotCount checks that definitions that another process at a component's address has
-// accepted, before it registered there or after, do not count as this component's: it is handed them when it answers
-// there itself.
-func TestAnswersOfAReplacementDoNotCount(t *testing.T) {
+// TestAnswersOfAnotherAreNotItsOwn checks that definitions that another process at a component's address has accepted,
+// before it registered there or after, do not count as this component's: it is handed them when it answers there
+// itself.
+func TestAnswersOfAnotherAreNotItsOwn(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		g := greeting(t)
 		g.helloIndexer(1, 0)
@@ -114,9 +113,9 @@ func TestAnswersOfAReplacementDoNotCount(t *testing.T) {
 		for range 2 {
 			g.now.MS += showEvery
 			for _, e := range g.lead.Step(g.now, Tick{}) {
-				if sent, is := e.(Tell); is {
-					if _, is := sent.Message.(Push); is {
-						pushed[sent.To] = true
+				if tell, is := e.(Tell); is {
+					if _, is := tell.Message.(Push); is {
+						pushed[tell.To] = true
 					}
 				}
 			}
@@ -127,10 +126,10 @@ func TestAnswersOfAReplacementDoNotCount(t *testing.T) {
 	}
 }
 
-// TestCommandsAtAReusedAddressAreNewer checks that commands to a component are newer than everything that
+// TestCommandsAreNewerAtAnAddressThatIsTakenOver checks that commands to a component are newer than everything that
 // was sent in this term to an earlier one at its address: its process may have received some of that, and refuses older
 // ones.
-func TestCommandsAtAReusedAddressAreNewer(t *testing.T) {
+func TestCommandsAreNewerAtAnAddressThatIsTakenOver(t *testing.T) {
 	s := indexersOf(t, 1)
 	var opened []Open
 	for _, uuid := range []string{"new1", "new2"} {
