@@ -168,7 +168,7 @@ func TestRetriedWriteKeepsItsKey(t *testing.T) {
 	}
 	keys := append(a.keys(), b.keys()...)
 	if len(keys) != 7 || waited.Load() != 6 {
-		t.Errorf("%d attempts, %d told", len(keys), waited.Load())
+		t.Errorf("%d attempts, %d reported", len(keys), waited.Load())
 	}
 	for _, k := range keys {
 		if k == "" || k != keys[0] {
@@ -237,7 +237,7 @@ func TestContextEndsCalls(t *testing.T) {
 		t.Fatal("the silent one was not asked")
 	}
 	if ms := calls[0].Header.Get("Tidemark-Timeout-Ms"); ms == "" || len(ms) > 4 {
-		t.Errorf("the server was told %q ms", ms)
+		t.Errorf("the server was sent %q ms", ms)
 	}
 }
 

@@ -33,7 +33,7 @@ func TestCredentialsGoWithEveryCall(t *testing.T) {
 				callWithZeros(t, m.Name, v.Method(i))
 				all := s.asked()
 				if called++; len(all) == before {
-					t.Errorf("%s asks nobody", m.Name)
+					t.Errorf("%s sends no request", m.Name)
 				}
 				for _, r := range all[before:] {
 					if r.Header.Get("Authorization") == "" {

@@ -79,7 +79,7 @@ func TestScansOutliveTheirManager(t *testing.T) {
 		rows      int // returned before the scan is cut; 20: with its end
 		asked     string
 	}{
-		"nobody dies":              {passer: &passer{piece: 3}, rows: 20, asked: "[]"},
+		"no indexer dies":          {passer: &passer{piece: 3}, rows: 20, asked: "[]"},
 		"before the first row":     {passer: &passer{piece: 3, kills: []int{0}}, rows: 20, asked: "[ ]"},
 		"at a place":               {passer: &passer{piece: 3, kills: []int{6}}, rows: 20, asked: "[ 6]"},
 		"behind a place":           {passer: &passer{piece: 3, kills: []int{8}}, rows: 20, asked: "[ 6]"},

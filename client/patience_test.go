@@ -73,7 +73,7 @@ func TestClientWaitsAsLongAsManagersMayTake(t *testing.T) {
 					limit := v1.TimeoutOf(r.Method, r.URL.Path)
 					if ms, err := strconv.ParseInt(r.Header.Get("Tidemark-Timeout-Ms"), 10, 64); err != nil ||
 						ms < limit.Milliseconds() {
-						t.Errorf("%s %s: it is told of %d ms, and may take %v (%v)", r.Method, r.URL.Path, ms, limit, err)
+						t.Errorf("%s %s: it is sent %d ms, and may take %v (%v)", r.Method, r.URL.Path, ms, limit, err)
 					}
 					select {
 					case <-time.After(limit):

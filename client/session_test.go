@@ -226,12 +226,12 @@ func TestPartlyReadAnswersCountAsSeen(t *testing.T) {
 		parts []part
 		want  string
 	}{
-		"closed":             {[]part{{ids: "ab", deaf: true, saw: "w"}}, "w 9"},
-		"failed":             {[]part{{ids: "ab", tail: string(errcode.Damaged), saw: "w"}}, "w 9"},
-		"failed and told":    {[]part{{ids: "ab", tail: string(errcode.Damaged), saw: "w", fails: newest}}, "w 12"},
-		"at once, and told":  {[]part{{ids: "ab", tail: string(errcode.Damaged), blind: true, fails: newest}}, "w 12"},
-		"gone on with":       {[]part{{ids: "ab", saw: "w"}, {tail: string(errcode.Damaged)}}, "w 9"},
-		"gone on, and blind": {[]part{{ids: "ab", saw: "w"}, {ids: "c", blind: true}}, "w 9"},
+		"closed":                {[]part{{ids: "ab", deaf: true, saw: "w"}}, "w 9"},
+		"failed":                {[]part{{ids: "ab", tail: string(errcode.Damaged), saw: "w"}}, "w 9"},
+		"failed and reported":   {[]part{{ids: "ab", tail: string(errcode.Damaged), saw: "w", fails: newest}}, "w 12"},
+		"at once, and reported": {[]part{{ids: "ab", tail: string(errcode.Damaged), blind: true, fails: newest}}, "w 12"},
+		"gone on with":          {[]part{{ids: "ab", saw: "w"}, {tail: string(errcode.Damaged)}}, "w 9"},
+		"gone on, and blind":    {[]part{{ids: "ab", saw: "w"}, {ids: "c", blind: true}}, "w 9"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScripted(t, c.parts...)
@@ -280,7 +280,7 @@ func TestLossIsRequestedUntilReported(t *testing.T) {
 		{"another one", func() { s.cut(at(3, 6)) }, "w 5, w 6"},
 		{"an answer of before", func() { s.ended(at(2, 4).Token(), nil, true) }, "w 5, w 6"},
 		{"one at a named timestamp, which does not say it", func() { s.ended(at(3, 6).Token(), nil, false) }, "w 5, w 6"},
-		{"it is told", func() { s.ended(at(3, 7).Token(), nil, true) }, "w 7"},
+		{"it is reported", func() { s.ended(at(3, 7).Token(), nil, true) }, "w 7"},
 		{"and once more", func() { s.cut(at(4, 1)) }, "w 1, w 7"},
 	} {
 		if step.do(); of(&s) != step.want {

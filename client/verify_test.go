@@ -70,7 +70,7 @@ func TestCutVerificationIsRestarted(t *testing.T) {
 		"cut, then whole": {[]http.HandlerFunc{half, text(progress + gone), text(progress + end)}, 3, ""},
 		"half a line":     {[]http.HandlerFunc{torn, text(progress + end[:9]), text(progress + end)}, 3, ""},
 		"always cut":      {[]http.HandlerFunc{half}, verifyTries, "EOF"},
-		"always told":     {[]http.HandlerFunc{text(gone)}, verifyTries, "it was cut off"},
+		"always reported": {[]http.HandlerFunc{text(gone)}, verifyTries, "it was cut off"},
 		"found something": {[]http.HandlerFunc{text(difference + gone)}, 1, "it was cut off"},
 		"refused":         {[]http.HandlerFunc{text(progress + refused)}, 1, "a stored key"},
 	} {

@@ -73,7 +73,7 @@ func TestTable(t *testing.T) {
 		t.Error("the table is not in the order of statuses")
 	}
 	if _, ok := Lookup("OF_A_NEWER_VERSION"); ok {
-		t.Error("a code that nobody knows was found")
+		t.Error("an unknown code was found")
 	}
 }
 

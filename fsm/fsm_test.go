@@ -131,7 +131,7 @@ func TestWait(t *testing.T) {
 			want := base + uint64(1+i%10)
 			errs[i] = m.fsm.Wait(context.Background(), want)
 			if got := m.fsm.State().AppliedIndex(); got < want {
-				errs[i] = fmt.Errorf("waited for %d, let go at %d", want, got)
+				errs[i] = fmt.Errorf("waited for %d, released at %d", want, got)
 			}
 		})
 	}
@@ -212,7 +212,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 		t.Fatal("events from before the restored state are said to be held")
 	}
 	if !other.fsm.Feed(1, cas).Held {
-		t.Fatal("who is at the restored cas must begin anew")
+		t.Fatal("a subscriber at the restored cas must begin anew")
 	}
 }
 
@@ -236,10 +236,10 @@ func TestUndecodableEntryStops(t *testing.T) {
 				t.Fatalf("went on after what it did not understand: %v", good)
 			}
 			if len(m.fatal) != 1 {
-				t.Fatalf("the process was told %d times", len(m.fatal))
+				t.Fatalf("the process was notified %d times", len(m.fatal))
 			}
 			if err := <-waited; !errors.Is(err, fsm.ErrStopped) {
-				t.Fatalf("who waited was told %v", err)
+				t.Fatalf("the waiting caller got %v", err)
 			}
 			if _, err := m.fsm.Snapshot(); !errors.Is(err, fsm.ErrStopped) {
 				t.Fatalf("a snapshot with a hole: %v", err)

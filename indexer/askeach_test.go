@@ -52,7 +52,7 @@ func TestAnswersBesideBusyBuckets(t *testing.T) {
 		if !slices.EqualFunc(rep.Buckets, []string{first, second}, func(b wire.BucketReport, name string) bool {
 			return b.Heartbeat.Bucket == name
 		}) {
-			t.Errorf("told of %+v", rep.Buckets)
+			t.Errorf("reported: %+v", rep.Buckets)
 		}
 	}
 	for _, c := range []struct {

@@ -69,7 +69,7 @@ func TestAuditHeals(t *testing.T) {
 	w.until("and said to be", func() bool { return w.health == "" && len(w.differing) == 0 && w.report[10].Compared })
 	if len(reported) != 1 || reported[0].Index != 1 || reported[0].Copy != 10 || reported[0].Documents == 0 ||
 		reported[0].Documents > 2 || !reported[0].TakenAnew {
-		t.Errorf("the leader was told %+v", reported)
+		t.Errorf("the leader got %+v", reported)
 	}
 	if !strings.Contains(said, lost) && !strings.Contains(said, stray) {
 		t.Errorf("health says %q", said)

@@ -341,7 +341,7 @@ func TestFillAfterCrash(t *testing.T) {
 	case <-time.After(testTimeout):
 		t.Fatal("nothing was asked")
 	}
-	p.b.until("the leader is told how much has come", func() bool {
+	p.b.until("the leader gets the progress", func() bool {
 		r := p.b.report[11]
 		return r.Expected > 0 && r.Received > 0 && r.Received < r.Expected
 	})

@@ -281,9 +281,9 @@ func TestRemovalOfReceivedFilesHangs(t *testing.T) {
 			w.lists(20, c.id, 40)
 			w.reported()
 			n := since.Load()
-			w.until("the leader is told more", func() bool { return since.Load() > n+3 })
+			w.until("the leader gets another report", func() bool { return since.Load() > n+3 })
 			if seen.Load() {
-				t.Error("the leader is told that the copy is there")
+				t.Error("the copy is reported to the leader")
 			}
 			w.serves(20, 40)
 			disk.free()
@@ -347,7 +347,7 @@ func TestBucketRemovedWhileACopyHangs(t *testing.T) {
 	disk.writing(w, 10)
 	w.listsNoBucket()
 	n := reports.Load()
-	w.until("the leader is told more", func() bool { return reports.Load() > n+3 })
+	w.until("the leader gets another report", func() bool { return reports.Load() > n+3 })
 	w.until("the other copies have gone", func() bool {
 		return !slices.ContainsFunc(ids[1:], w.there)
 	})
@@ -456,7 +456,7 @@ func TestListsBesideHangs(t *testing.T) {
 			if seed%2 == 0 && len(orphans) > 0 {
 				t.Errorf("orphans of one epoch: %v", orphans)
 			}
-			w.until("orphans are told", func() bool {
+			w.until("orphans are reported", func() bool {
 				var seen []index.CopyID
 				for _, o := range w.orphans {
 					seen = append(seen, o.Copy)
@@ -503,10 +503,10 @@ func TestIDIsReusedWhileItsCopyHangs(t *testing.T) {
 	select {
 	case is := <-seen:
 		if !is {
-			t.Error("the leader is not told that the copy is not here any more")
+			t.Error("the copy is still reported to the leader")
 		}
 	case <-time.After(testTimeout):
-		t.Fatal("the leader is told nothing")
+		t.Fatal("the leader gets no report")
 	}
 	disk.free()
 	w.servesAnother()

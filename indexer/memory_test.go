@@ -64,7 +64,7 @@ func TestNearQuota(t *testing.T) {
 		}
 	}
 	if got := strings.Count(log.String(), "has room again"); got != 2 {
-		t.Errorf("told %d times that there is room again, want 2\n%s", got, &log)
+		t.Errorf("logged %d times that there is room again, want 2\n%s", got, &log)
 	}
 }
 

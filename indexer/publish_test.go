@@ -58,7 +58,7 @@ func TestTimestampsBesideABusyBucket(t *testing.T) {
 		}
 		for _, s := range of(7) {
 			if n, ok := x.catalog.Newest(s.Bucket); !ok || n.RollbackID != 7 {
-				t.Errorf("scans of bucket %s have not heard of it", s.Bucket)
+				t.Errorf("scans of bucket %s do not have it", s.Bucket)
 			}
 		}
 		impatient, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -33,7 +33,7 @@ func TestRunningScans(t *testing.T) {
 	select {
 	case <-asked:
 	case <-time.After(endGuard):
-		t.Fatal("nobody asks for a timestamp")
+		t.Fatal("no scan requests a timestamp")
 	}
 	list := s.server.Running(10, 10)
 	if len(list.Scans) != 1 || list.Running != 1 {
@@ -52,7 +52,7 @@ func TestRunningScans(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := answered(ws); code(err) != errcode.ScanCancelled || !strings.Contains(err.Error(), "cancelled by root") {
-		t.Errorf("its client is told %v", err)
+		t.Errorf("its client gets %v", err)
 	}
 	// The client gets its answer a moment before the scan is removed from the list.
 	s.until("it has ended", func() bool { return s.server.Running(10, 10).Running == 0 })
@@ -121,7 +121,7 @@ func TestSlowScansAreBounded(t *testing.T) {
 		}
 	}
 	if len(seen) != 256 || list.SlowKept != 256 {
-		t.Errorf("%d are kept, %d are told", len(seen), list.SlowKept)
+		t.Errorf("%d are kept, %d are counted", len(seen), list.SlowKept)
 	}
 	if short := s.server.Running(0, 2); len(short.Slow) != 2 || short.Slow[0].ID != list.Slow[0].ID ||
 		short.SlowKept != 256 {

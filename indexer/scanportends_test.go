@@ -277,7 +277,7 @@ func TestDisconnectedClientEndsItsScan(t *testing.T) {
 	select {
 	case <-asked:
 	case <-time.After(endGuard):
-		t.Fatal("nobody asks for a timestamp")
+		t.Fatal("no scan requests a timestamp")
 	}
 	s.places(1)
 	_ = ws.Close()
@@ -296,7 +296,7 @@ func TestDisconnectedClientEndsItsScan(t *testing.T) {
 	for rows.Next() {
 	}
 	if err := rows.Err(); !errors.Is(err, client.ErrCut) || !errors.Is(err, context.Canceled) {
-		t.Errorf("what the client is told: %v", err)
+		t.Errorf("the client gets %v", err)
 	}
 }
 

@@ -56,7 +56,7 @@ func TestCopiesCreatedTogetherShareASideStream(t *testing.T) {
 	w.until("one is there", func() bool { return w.x.places.of(20) == k })
 	<-disk.begun
 	if r := w.x.fullReport(t.Context(), func(string) bool { return false }); len(r.Copies) != 1 {
-		t.Errorf("told of: %+v, want copy 10 alone", r.Copies)
+		t.Errorf("reported: %+v, want copy 10 alone", r.Copies)
 	}
 	o := w.x.sideOptions()
 	o.Registry = prometheus.NewRegistry()

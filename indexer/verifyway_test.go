@@ -61,7 +61,7 @@ func TestAuditReportsWhatItCannotRepair(t *testing.T) {
 	w.begin(nil)
 	w.promote(t.Context())
 	w.held(10, 20)
-	w.until("the audit tells it", func() bool {
+	w.until("the audit reports it", func() bool {
 		return strings.Contains(w.health, "would not repair") && strings.Contains(w.health, "were received")
 	})
 	if n := w.x.metrics.counted(t, "tidemark_indexer_retaken_vbuckets_total"); n != 0 {
@@ -128,7 +128,7 @@ func TestRefusedKeysAreShown(t *testing.T) {
 		!strings.Contains(found[0].Detail, "1 keys") {
 		t.Errorf("%+v, %v", found, err)
 	}
-	w.until("the leader is told", func() bool {
+	w.until("the leader gets it", func() bool {
 		return len(w.faults) == 2 && w.faults[0].Index == 1 && w.faults[0].TooLong == 1 &&
 			w.faults[0].Sample.DocID == "doc-0020" &&
 			strings.Contains(w.faults[0].Sample.Error, fmt.Sprint(len(long)))

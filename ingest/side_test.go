@@ -166,7 +166,7 @@ func TestSideStreamBrokenOff(t *testing.T) {
 	w.is("seqno 5 of the other", w.data(2, 5, 1), Taken)
 	w.b.Done(w.b.TakeSide(1, 0))
 	if ids := w.b.Abandoned(); len(ids) != 0 {
-		t.Errorf("%v were given up: the producer would be told to stop all of it", ids)
+		t.Errorf("%v were given up: the producer would be asked to stop all of it", ids)
 	}
 	if s := w.b.SideStreams(); len(s) != 1 || s[0].VBucket != 1 || s[0].At != 5 {
 		t.Errorf("open: %+v, want vbucket 1 at 5", s)

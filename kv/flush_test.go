@@ -95,7 +95,7 @@ func TestFlushWithAHungDisk(t *testing.T) {
 	hangs()
 	for _, n := range g.nodes {
 		if err := n.cluster.flush(ctx, r); !errors.Is(err, ErrRefused) || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a flush that nobody waits for: %v", err)
+			t.Errorf("a flush whose caller has given up: %v", err)
 		}
 	}
 	if _, err := c.Get(within(t), "k"); err != nil {

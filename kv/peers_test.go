@@ -43,7 +43,7 @@ func TestRefusalsAreRecognized(t *testing.T) {
 		{"an unknown method", 405, encoded(rpc.Refuse(errcode.MethodNotAllowed, "/x takes GET")), nil, false, "/x takes GET"},
 		{"too much to do", 503, encoded(rpc.Refuse(errcode.Busy, "4 scrapes")), nil, false,
 			"n:1: 503 Service Unavailable: 4 scrapes"},
-		{"somebody else", 404, []byte("404 page not found\n"), nil, false, "n:1: 404 Not Found: 404 page not found"},
+		{"another program", 404, []byte("404 page not found\n"), nil, false, "n:1: 404 Not Found: 404 page not found"},
 		{"TLS", 400, []byte("Client sent an HTTP request to an HTTPS server.\n"), ErrNeedsTLS, false, "give its CA"},
 	} {
 		err := refusal("n:1", c.status, c.raw)

@@ -57,7 +57,7 @@ func TestRESTShapes(t *testing.T) {
 	}
 	answered(t, asSDK(t, n, http.MethodGet, pathPools, "", nil), &pools)
 	if len(pools.Pools) != 0 {
-		t.Errorf("a stranger sees %+v", pools)
+		t.Errorf("a foreign user sees %+v", pools)
 	}
 	answered(t, asSDK(t, n, http.MethodGet, pathPools, testPassword, nil), &pools)
 	if len(pools.Pools) != 1 || pools.Pools[0].URI != pathPool {

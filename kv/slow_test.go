@@ -77,7 +77,7 @@ func TestUnreadAnswers(t *testing.T) {
 		}
 	}
 	if grown := used() - before; grown > clients<<20 && !raced.On {
-		t.Fatalf("%d bytes for answers that nobody reads", grown)
+		t.Fatalf("%d bytes for unread answers", grown)
 	}
 }
 

@@ -98,10 +98,10 @@ func TestTLSPort(t *testing.T) {
 	clear.want(plain, mcbp.StatusAuthError)
 	mute := dialRaw(t, n.MemcachedTLSAddr())
 	mute.send(request(mcbp.OpNoop, 0, nil, nil, nil))
-	mute.closed("a client that speaks no TLS on the port of TLS")
+	mute.closed("a client without TLS on the port of TLS")
 	if _, err := tls.Dial("tcp", n.MemcachedTLSAddr(), &tls.Config{RootCAs: x509.NewCertPool(),
 		MinVersion: tls.VersionTLS12}); err == nil {
-		t.Fatal("a client that trusts nobody trusts the node")
+		t.Fatal("a client without a CA trusts the node")
 	}
 }
 
@@ -217,7 +217,7 @@ func TestAdminInsideTLS(t *testing.T) {
 			"password"},
 		{"a pause with the password", remote(testPassword, caOnly), http.MethodPost, pathPause, PauseRequest{Bucket: "none"},
 			""},
-		{"a map from nobody", remote(testPassword, caOnly), http.MethodPost, pathMap, pushRequest{}, "client certificate"},
+		{"an uncertified map", remote(testPassword, caOnly), http.MethodPost, pathMap, pushRequest{}, "client certificate"},
 		{"a map from an administrator", remote(testPassword, admin), http.MethodPost, pathMap, pushRequest{}, "another role"},
 		{"the map with its keys for the password", remote(testPassword, caOnly), http.MethodGet, pathMap, nil,
 			"client certificate"},
@@ -289,7 +289,7 @@ func TestReplicationInsideTLS(t *testing.T) {
 	g, _, _ := tlsGroup(t)
 	for id, other := range map[string]string{"kv1": "kv2", "kv2": "kv1"} {
 		if addr, encrypted := g.nodes[id].memcachedOf(other); addr != g.nodes[other].MemcachedTLSAddr() || encrypted == nil {
-			t.Errorf("%s speaks to %s at %s, inside TLS %t", id, other, addr, encrypted != nil)
+			t.Errorf("%s connects to %s at %s, inside TLS %t", id, other, addr, encrypted != nil)
 		}
 	}
 	kv := login(t, g.nodes["kv1"].MemcachedAddr())

@@ -418,11 +418,11 @@ func TestUserThatAMemberDoesNotHave(t *testing.T) {
 		return nil
 	})
 	if late.cluster.directory.Load().Find("app") == nil {
-		t.Fatal("kv2 has heard of it")
+		t.Fatal("kv2 has the change")
 	}
 	cancel()
 	if err := <-done; err == nil || !strings.Contains(err.Error(), "kv2 uses the previous ones") {
-		t.Errorf("a member that has not heard of it: %v", err)
+		t.Errorf("a member without the change: %v", err)
 	}
 	goesOn()
 	u.set("app", "data_reader[*]")
@@ -463,7 +463,7 @@ func TestStaleMemberCannotAuthorize(t *testing.T) {
 	by := users{t, late}
 	for id, want := range map[string]int{"removed": 401, "demoted": 403, "renewed": 401} {
 		if status, body := by.call(id, userPassword, http.MethodGet, pathUsers); status != http.StatusOK {
-			t.Fatalf("kv2 has heard of it: %s %d %s", id, status, body)
+			t.Fatalf("kv2 has the change: %s %d %s", id, status, body)
 		}
 		for _, c := range [][]string{{"DELETE", u.path("app")},
 			{"PUT", u.path("mine"), "roles", "admin", "password", "mine-mine"},

@@ -134,7 +134,7 @@ func TestStaleFollowerOfAnOpenClusterCloses(t *testing.T) {
 		return status == http.StatusUnauthorized
 	})
 	if follower.m.raft.HasUsers() {
-		t.Error("it has heard of the user, so that nothing is tested")
+		t.Error("it has the user, so that nothing is tested")
 	}
 	login := map[string]string{"Authorization": "Basic " + base64.StdEncoding.EncodeToString([]byte("root:"+rootPassword))}
 	status, h, body := c.once(follower, "GET", staleRead, "", login)
@@ -168,7 +168,7 @@ func TestFormerRightsAreNotGranted(t *testing.T) {
 	if status, code := s.known(root, leader, "DELETE", "/v1/users/removed", ""); status != http.StatusNoContent {
 		t.Fatal(status, code)
 	}
-	s.until("it lets nobody in", func() bool {
+	s.until("it admits no user", func() bool {
 		_, code := s.as(gone, follower, "GET", staleRead, "")
 		return code == errcode.ManagerNotCurrent
 	})
@@ -186,6 +186,6 @@ func TestFormerRightsAreNotGranted(t *testing.T) {
 	follower.full.Store(false)
 	all.Wait()
 	if n := let.Load(); n > 0 {
-		t.Errorf("a user who had been removed, and whom the follower let in no more, was let in %d times", n)
+		t.Errorf("a removed user, whom the follower no longer admitted, was admitted %d times", n)
 	}
 }

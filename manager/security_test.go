@@ -76,7 +76,7 @@ func newSecured(t testing.TB, change ...func(*Config)) *secured {
 		{Role: tlsconf.Admin, ID: "operator"}, {Role: tlsconf.User, ID: "reader"}, {Role: tlsconf.User, ID: "nobody"}} {
 		s.client(p.String(), certificate(t, s.ca, s.certs, p).UserClient())
 	}
-	foreign, err := tlsconf.CreateCA(t.TempDir(), "of somebody else", time.Hour)
+	foreign, err := tlsconf.CreateCA(t.TempDir(), "of another cluster", time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestEveryRouteByEveryRole(t *testing.T) {
 			may: api.RoleAdmin},
 		{name: "certificate of a user", certificate: tlsconf.Peer{Role: tlsconf.User, ID: "reader"}.String(),
 			may: api.RoleRead},
-		{name: "certificate of nobody's", certificate: tlsconf.Peer{Role: tlsconf.User, ID: "nobody"}.String()},
+		{name: "certificate of an unknown user", certificate: tlsconf.Peer{Role: tlsconf.User, ID: "nobody"}.String()},
 		{name: "manager", certificate: manager, node: tlsconf.Manager, may: api.RoleRead},
 		{name: "manager, for a user", certificate: manager, node: tlsconf.Manager,
 			header: map[string]string{api.HeaderPrincipal: "user=changer&certificate=yes"}, may: api.RoleDDL},
@@ -227,7 +227,7 @@ func TestEveryRouteByEveryRole(t *testing.T) {
 			header: map[string]string{api.HeaderPrincipal: "user=changer&role=admin"}},
 		{name: "manager, for a user that is not", certificate: manager, node: tlsconf.Manager,
 			header: map[string]string{api.HeaderPrincipal: "user=gone&certificate=yes"}},
-		{name: "manager, for nobody", certificate: manager, node: tlsconf.Manager,
+		{name: "manager, for an anonymous client", certificate: manager, node: tlsconf.Manager,
 			header: map[string]string{api.HeaderPrincipal: "nobody"}},
 		{name: "projector", certificate: tlsconf.Peer{Role: tlsconf.Projector, ID: "p1"}.String(), node: tlsconf.Projector,
 			header: forged},
@@ -336,7 +336,7 @@ func (s *secured) streams(t *testing.T) {
 		t.Errorf("%v: %s", err, all)
 	}
 	if status, _ := s.known(&who{basic: [2]string{"reader", readPassword}}, n, "GET", "/v1/indexes", ""); status != 401 {
-		t.Errorf("who was removed: %d", status)
+		t.Errorf("a removed user: %d", status)
 	}
 }
 

@@ -140,7 +140,7 @@ func TestSessions(t *testing.T) {
 		t.Errorf("%d %v", resp.StatusCode, resp.Cookies())
 	}
 	for _, n := range []*node{leader, follower} { // a follower learns of it a moment later
-		s.until("a session that has ended lets nobody in", func() bool {
+		s.until("a session that has ended admits no user", func() bool {
 			resp, _ := s.console(n, "GET", "/v1/whoami", last, mine)
 			return resp.StatusCode == 401
 		})

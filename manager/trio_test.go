@@ -296,7 +296,7 @@ func TestContract(t *testing.T) {
 		{name: "drop of an unknown name", method: "DELETE", path: "/v1/indexes/b/n", status: 404, code: "UNKNOWN_INDEX"},
 		{name: "drop, bad If-Match", method: "DELETE", path: "/v1/indexes/42", header: map[string]string{"If-Match": "abc"},
 			status: 400, code: "BAD_REQUEST", detail: "If-Match"},
-		{name: "drop, If-Match of nobody", method: "DELETE", path: "/v1/indexes/42", header: map[string]string{"If-Match": `"0"`}, status: 400, code: "BAD_REQUEST", detail: "If-Match"},
+		{name: "drop, If-Match that never was", method: "DELETE", path: "/v1/indexes/42", header: map[string]string{"If-Match": `"0"`}, status: 400, code: "BAD_REQUEST", detail: "If-Match"},
 		{name: "change of an unknown id", method: "PATCH", path: "/v1/indexes/42", body: `{"deferred":false}`, status: 404, code: "UNKNOWN_INDEX"},
 		{name: "change of an unknown name", method: "PATCH", path: "/v1/indexes/b/n", body: `{"deferred":false}`, status: 404, code: "UNKNOWN_INDEX"},
 		{name: "merge patch", method: "PATCH", path: "/v1/indexes/b/n", body: `{"deferred":false}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}, status: 404, code: "UNKNOWN_INDEX"},
@@ -391,7 +391,7 @@ func TestContract(t *testing.T) {
 			t.Errorf("%d %+v %v", status, p, h)
 		}
 	})
-	t.Run("a stale read needs nobody and tells its age", func(t *testing.T) {
+	t.Run("a stale read needs no other manager and states its age", func(t *testing.T) {
 		_, h, body := c.call(c.follower(), "GET", "/v1/indexes?consistency=stale", "", nil)
 		if h.Get("Tidemark-Age-Ms") == "" || h.Get("Tidemark-Cas") == "" {
 			t.Errorf("headers %v: %s", h, body)
@@ -579,7 +579,7 @@ func TestFoldersAndPorts(t *testing.T) {
 		{"one folder for two", "in use", func(c *Config) { c.REST, c.Raft = addrs[2], addrs[3] }},
 		{"the REST port is taken", addrs[0], func(c *Config) { c.Dir, c.Raft = t.TempDir(), addrs[3] }},
 		{"the Raft port is taken", addrs[1], func(c *Config) { c.Dir, c.REST = t.TempDir(), addrs[2] }},
-		{"nobody expected", "--bootstrap-expect", func(c *Config) { c.BootstrapExpect = -1 }},
+		{"no server expected", "--bootstrap-expect", func(c *Config) { c.BootstrapExpect = -1 }},
 	} {
 		other := cfg
 		tc.change(&other)

@@ -374,7 +374,7 @@ func TestSilentNodeIsNotQueried(t *testing.T) {
 		},
 	}
 	for what, question := range ask {
-		w.eventually(what+" are told", func() bool { return question() == nil })
+		w.eventually(what+" are reported", func() bool { return question() == nil })
 	}
 	hangs := make(chan any)
 	e.set(func() { e.hangs = hangs })
@@ -386,9 +386,9 @@ func TestSilentNodeIsNotQueried(t *testing.T) {
 	}
 	e.set(func() { e.hangs = nil })
 	close(hangs)
-	w.eventually("it is heard again", func() bool { return !b.control.silent.Load() })
+	w.eventually("it answers again", func() bool { return !b.control.silent.Load() })
 	for what, question := range ask {
-		w.eventually(what+" are told again", func() bool { return question() == nil })
+		w.eventually(what+" are reported again", func() bool { return question() == nil })
 	}
 }
 
@@ -532,7 +532,7 @@ func TestPositionsOfAFlushWithoutStreams(t *testing.T) {
 	e.set(func() { e.sent = func() { branch++; flush(branch, 0) } })
 	if r, err := w.client.Seqnos(context.Background(), w.url,
 		&wire.SeqnosRequest{Bucket: testBucket}); rpc.AsProblem(err).Code != errcode.KVUnavailable {
-		t.Errorf("KV was never found at rest, and this was told: %+v, %v", r, err)
+		t.Errorf("KV was never found at rest, and this was reported: %+v, %v", r, err)
 	}
 }
 
@@ -693,10 +693,10 @@ func TestAPurgeBeforeTheFirstSnapshot(t *testing.T) {
 	want := []string{"1:STREAM_BEGIN@0", "1:STREAM_BEGIN@0", "1:INSERT@1", "1:INSERT@2"}
 	w.expect(3, want...)
 	if got := w.data.purges(3); !slices.Equal(got, []uint64{5, 9}) {
-		t.Errorf("BEGIN told purge seqnos %d", got)
+		t.Errorf("BEGIN has purge seqnos %d", got)
 	}
 	if said := w.p.currentReport(testBucket).Buckets[0].Streams; len(said) != 1 || said[0].Purge != 9 {
-		t.Errorf("the leader is told %+v, want purge seqno 9", said)
+		t.Errorf("the leader gets %+v, want purge seqno 9", said)
 	}
 	e.purged(10, 3)
 	e.stream(3).write(2, 3)
@@ -795,7 +795,7 @@ func TestUnavailablePurgeSeqnos(t *testing.T) {
 			e.stream(3).write(0, 7)
 			w.eventually("the stream goes on", func() bool { return len(w.data.story(3)) == 9 })
 			if got := w.data.purges(3); !slices.Equal(got, []uint64{5, 7}) {
-				t.Errorf("BEGIN told purge seqnos %d", got)
+				t.Errorf("BEGIN has purge seqnos %d", got)
 			}
 		})
 	}

@@ -50,7 +50,7 @@ func TestAssess(t *testing.T) {
 		add(id, index.Maintenance, "SOON(a)", 0)
 	}
 	if e := a.assess(d); len(e.Indexes) != wire.MaxUnevaluated || !e.More || e.Indexes[0].Index != 3 {
-		t.Errorf("%d are told, more %v", len(e.Indexes), e.More)
+		t.Errorf("%d are listed, more %v", len(e.Indexes), e.More)
 	}
 	d.Indexes, d.Topologies = d.Indexes[:1], d.Topologies[:1]
 	if e := a.assess(d); len(e.Indexes) != 0 || len(a.seen) != 1 {

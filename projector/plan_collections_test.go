@@ -72,18 +72,18 @@ func TestDocumentsOfCollections(t *testing.T) {
 			places := 0
 			for _, st := range ev.Statements {
 				if places++; st.Index != want {
-					t.Errorf("the document at %d is told to index %d", ev.Seqno, st.Index)
+					t.Errorf("the document at %d is sent to index %d", ev.Seqno, st.Index)
 				}
 			}
 			if ev.Rest != nil {
 				for _, p := range ev.Rest.All() {
 					if places++; p.Index != want {
-						t.Errorf("index %d is told that it has nothing of the document at %d", p.Index, ev.Seqno)
+						t.Errorf("index %d gets an empty statement of the document at %d", p.Index, ev.Seqno)
 					}
 				}
 			}
 			if places == 0 {
-				t.Errorf("nobody is told of the document at %d", ev.Seqno)
+				t.Errorf("no index gets the document at %d", ev.Seqno)
 			}
 		}
 	}

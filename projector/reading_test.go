@@ -106,7 +106,7 @@ func TestABuildIsReadOnce(t *testing.T) {
 	})
 	p.drop(topicOfTwo, 4)
 	p.drop(topicOfTwo, 5)
-	p.eventually("KV is told of the vbucket that nobody wants", func() bool { return p.e.stream(5).peer == nil })
+	p.eventually("the unwanted vbucket is closed at KV", func() bool { return p.e.stream(5).peer == nil })
 	p.e.stream(4).write(0, 1)
 	p.stories(4, "[1:STREAM_BEGIN@0 1:INSERT@1]", "[2:STREAM_BEGIN@0]")
 	p.eventually("the second one is over", func() bool { return fmt.Sprint(p.sides()) == "[/backfill/1/7 1]" })

@@ -41,7 +41,7 @@ func TestReadyz(t *testing.T) {
 	w.start(1)
 	stop()
 	w.eventually("KV is away", func() bool { return readyz() == "kv_unavailable " })
-	w.eventually("the leader is told", func() bool {
+	w.eventually("the leader gets reports", func() bool {
 		w.manager.mu.Lock()
 		defer w.manager.mu.Unlock()
 		k := w.manager.reports[len(w.manager.reports)-1].KV
@@ -54,7 +54,7 @@ func TestReadyz(t *testing.T) {
 	startKV(t, dir, addr)
 	w.eventually("KV is back", func() bool { return readyz() == "" })
 	w.manager.Close()
-	w.eventually("the leader does not hear of it", func() bool { return readyz() == "no_leader " })
+	w.eventually("the leader does not get it", func() bool { return readyz() == "no_leader " })
 }
 
 // TestNotReadyBeforeRegistered: the reasons include their cause.

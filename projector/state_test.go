@@ -34,7 +34,7 @@ func TestStateShowsWhatRuns(t *testing.T) {
 	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:INSERT@2", "1:INSERT@3", "1:INSERT@4")
 	var s wire.ProjectorState
 	// what has arrived is counted a moment later
-	w.eventually("both have begun, all is acknowledged and told", func() bool {
+	w.eventually("both have begun, all is acknowledged and reported", func() bool {
 		w.get("/v1/state", &s)
 		return s.Counters.Begun == 2 && fmt.Sprint(s.Buckets[0].Complete) == "[4 20]" &&
 			len(s.Topics) == 1 && len(s.Topics[0].Endpoints) == 2 &&

@@ -108,7 +108,7 @@ func TestSyncWaitsForWantedSeqnos(t *testing.T) {
 	}
 	e.stream(5).end(0)
 	w.expect(5, "1:STREAM_BEGIN@0", "1:STREAM_END@0")
-	w.eventually("the end is told", func() bool { r, _ := ask(0); return ended(r, 2) })
+	w.eventually("the end is reported", func() bool { r, _ := ask(0); return ended(r, 2) })
 	if r, _ := ask(time.Hour.Milliseconds(), 0, 0, 0, 0, 0, 100); ended(r, 0) || ended(r, 1) || !ended(r, 2) {
 		t.Errorf("%+v", r)
 	}
@@ -132,7 +132,7 @@ func TestSyncWaitsForWantedSeqnos(t *testing.T) {
 	}()
 	cancel()
 	if err := <-gone; err == nil {
-		t.Error("an answer to nobody")
+		t.Error("an answer without a request")
 	}
 }
 
@@ -244,7 +244,7 @@ func TestALostReport(t *testing.T) {
 		n := len(w.manager.reports)
 		return n > 0 && w.manager.reports[n-1].Base > 0
 	}
-	w.eventually("reports tell what is new",
+	w.eventually("reports contain what is new",
 		func() bool { w.manager.mu.Lock(); defer w.manager.mu.Unlock(); return based() })
 	w.manager.mu.Lock()
 	w.manager.lose, w.manager.lost = 1, nil

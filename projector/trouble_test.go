@@ -82,7 +82,7 @@ func TestTurns(t *testing.T) {
 	says := func(what, want string) {
 		t.Helper()
 		if logged != want {
-			t.Errorf("%s: the log is told %q, want %q", what, logged, want)
+			t.Errorf("%s: the log has %q, want %q", what, logged, want)
 		}
 		logged = ""
 	}

@@ -31,6 +31,6 @@ func TestAValueThatDoesNotDecode(t *testing.T) {
 	listed, _ := p.faults.list()
 	if len(listed) != 1 || listed[0].Index != 1 || listed[0].Expression != 1 || listed[0].Sample.DocID != "doc" ||
 		listed[0].Sample.Seqno != 1 {
-		t.Errorf("told: %s", fmt.Sprint(listed))
+		t.Errorf("listed: %s", fmt.Sprint(listed))
 	}
 }

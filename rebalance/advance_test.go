@@ -60,7 +60,7 @@ func TestAdvance(t *testing.T) {
 		"is filled":              {catchup, Seen{Allocated: true}, 0, "", 0, ""},
 		"whole":                  {catchup, Seen{Allocated: true, Whole: true}, 0, "", done, ""},
 		"whole as it's given up": {catchup, Seen{Allocated: true, Whole: true}, 0, "why", done, ""},
-		"whole, as told by one that is away": {catchup, Seen{Allocated: true, Whole: true}, 1, "",
+		"whole, as reported by an offline node": {catchup, Seen{Allocated: true, Whole: true}, 1, "",
 			0, ""},
 		"dropped": {catchup, Seen{Allocated: true, Whole: true, Gone: "dropped"}, 0, "", gone, "dropped"},
 		"over":    {done, Seen{Allocated: true, Whole: true}, 0, "why", 0, ""},

@@ -278,7 +278,7 @@ func sound(t interface {
 			}
 		}
 		if n.After != have || n.Bytes[1] != bytes {
-			t.Fatalf("%s has %d copies, %d bytes; told: %+v", n.Name, have, bytes, n)
+			t.Fatalf("%s has %d copies, %d bytes; reported: %+v", n.Name, have, bytes, n)
 		}
 	}
 	// A completed plan needs nothing: steps taken twice change nothing, and a new plan is empty.
@@ -637,7 +637,7 @@ func TestExcludedNodes(t *testing.T) {
 			[]Node{{Excluded: "its disk hangs"}, {Free: 700 << 20}, {Free: 2000 << 20}},
 			Going, []int{0, 0, 12}, "i2 its disk hangs 0; " +
 				"i3 its share needs 750 MiB with what merges need, and it has 700 MiB of room 0"},
-		{"nobody else can take it", []Node{{Excluded: "its disk hangs"}}, Going, []int{12}, "i2 its disk hangs 12"},
+		{"no other node can take it", []Node{{Excluded: "its disk hangs"}}, Going, []int{12}, "i2 its disk hangs 12"},
 	} {
 		c := cluster(d.nodes...)
 		c.Nodes[0].Role = d.role

@@ -34,8 +34,8 @@ func TestSubstitute(t *testing.T) {
 			[]index.NodeID{2, 9}},
 		"none that may": {[]Node{{ID: 1}, {ID: 2}}, []Placement{p(0, 0, 2)}, []Placement{p(0, 1, 9)}, nil, ErrTooFewNodes,
 			[]index.NodeID{2}},
-		"nobody":      {nil, nil, []Placement{p(0, 0, 9)}, nil, ErrTooFewNodes, nil},
-		"nobody else": {[]Node{{ID: 1}}, []Placement{p(0, 0, 1)}, []Placement{p(0, 1, 9)}, nil, ErrTooFewNodes, nil},
+		"nobody":        {nil, nil, []Placement{p(0, 0, 9)}, nil, ErrTooFewNodes, nil},
+		"no other node": {[]Node{{ID: 1}}, []Placement{p(0, 0, 1)}, []Placement{p(0, 1, 9)}, nil, ErrTooFewNodes, nil},
 		"two of a kind": {[]Node{{ID: 1}, {ID: 2}}, nil, []Placement{p(0, 0, 9), p(0, 1, 9)},
 			[]Placement{p(0, 0, 1), p(0, 1, 2)}, nil, nil},
 	} {

@@ -99,7 +99,7 @@ func TestMachine(t *testing.T) {
 	}
 	ctx.Step, ctx.Restart = d.To, d.Restart
 	if d := next(); d.Advance || len(d.AskDo) != 2 {
-		t.Fatalf("nobody done: %+v", d)
+		t.Fatalf("no component done: %+v", d)
 	}
 	ans.Late = true // indexer 2 does not return: it compares logs when it does
 	ans.Done[1] = Reply{}
@@ -144,7 +144,7 @@ func TestAProjectorWithoutKV(t *testing.T) {
 		{"under two maps, and it answers after all", map[index.ProjectorID]vbLogs{"p1": both(4, 5), "p2": nil}, away, false, 0,
 			true},
 		{"it owns one", map[index.ProjectorID]vbLogs{"p1": both(4, 4)[:1]}, away, false, 2, false},
-		{"nobody answers", nil, map[index.ProjectorID]bool{"p1": true, "p2": true}, false, 2, false},
+		{"no component answers", nil, map[index.ProjectorID]bool{"p1": true, "p2": true}, false, 2, false},
 	} {
 		d, err := Next(context(Started), Answers{Projectors: []index.ProjectorID{"p1", "p2"}, Logs: tc.logs, Away: tc.away,
 			Late: tc.late})

@@ -160,7 +160,7 @@ func TestRestoreClearsAbsences(t *testing.T) {
 		t.Errorf("brought back: %+v", i)
 	}
 	if n.state.Indexer(0).Offline == nil {
-		t.Error("who was known is back")
+		t.Error("a known indexer is back")
 	}
 	if _, err := ReadSnapshot(bytes.NewReader(snapshot(t, n.state))); err != nil {
 		t.Error(err)

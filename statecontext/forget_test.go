@@ -26,7 +26,7 @@ func TestBucketNamesDoNotRunOut(t *testing.T) {
 			n.must(&BucketGone{Name: name, UUID: "u"})
 			n.must(&DropIndex{ID: id})
 			if n.state.Bucket(name) == nil {
-				t.Fatal("forgotten while the hosts of an index have not let go of it")
+				t.Fatal("forgotten while the hosts of an index still have copies of it")
 			}
 			n.must(&RemoveIndex{ID: id})
 		} else {
@@ -95,7 +95,7 @@ func TestNumbersOfForgottenBuckets(t *testing.T) {
 			case 4:
 				for x := range n.state.Indexes() {
 					n.must(&DropIndex{ID: x.Definition.ID})
-					if rapid.Bool().Draw(rt, "let go") {
+					if rapid.Bool().Draw(rt, "released") {
 						n.must(&RemoveIndex{ID: x.Definition.ID})
 					}
 				}

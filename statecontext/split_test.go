@@ -191,7 +191,7 @@ func TestSplitsAreTakenBack(t *testing.T) {
 			}
 			n.must(split(t, n.state.Index(1), "10", "20")) // another attempt
 			if n.state.Definition(1).SplitFailed != "" {
-				t.Error("why the one before failed is still told")
+				t.Error("the reason of the previous failure is still shown")
 			}
 			n.ready(3)
 			n.must(&RemoveIndex{ID: 2})

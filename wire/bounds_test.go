@@ -143,7 +143,7 @@ func TestInvalidTablesAreRefused(t *testing.T) {
 			_, err := UnpackHeld(row(kind(2), 2))
 			return err
 		}},
-		{"no row any more, where everything is told", "key 0 has no row", func() error {
+		{"no row any more, in a full table", "key 0 has no row", func() error {
 			_, err := UnpackHeld([]byte{rowsFormat, 1, 0, 0})
 			return err
 		}},

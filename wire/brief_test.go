@@ -383,7 +383,7 @@ func TestReportsThatAreRefused(t *testing.T) {
 		{"too many buckets", many, ErrChange, "10001 buckets, want at most 10000"},
 		{"accepted streams that are cut", []BucketChange{{Bucket: "a", Accepted: packed[:len(packed)-1]}}, ErrRows,
 			`bucket "a": packed rows: truncated after 3 rows`},
-		{"a bucket that nobody knows", []BucketChange{{Bucket: "c"}}, ErrBase, `bucket "c"`},
+		{"an unknown bucket", []BucketChange{{Bucket: "c"}}, ErrBase, `bucket "c"`},
 		{"too many vbuckets", []BucketChange{{Bucket: "a", VBuckets: 4097}}, ErrChange,
 			`bucket "a": change of a bucket in a report: 4097 vbuckets, want at most 4096`},
 	} {

@@ -17,7 +17,7 @@ func TestDefinitionsChangeOfAnotherList(t *testing.T) {
 	fence := Fence{ClusterID: "c", Epoch: 2}
 	c := &DefinitionsChange{Fence: fence, Base: 7, Revision: 9}
 	for name, base := range map[string]*Definitions{
-		"none": nil, "never told": {Fence: fence}, "older": {Fence: fence, Revision: 6}, "newer": {Fence: fence, Revision: 8},
+		"none": nil, "never sent": {Fence: fence}, "older": {Fence: fence, Revision: 6}, "newer": {Fence: fence, Revision: 8},
 		"of another epoch":   {Fence: Fence{ClusterID: "c", Epoch: 1}, Revision: 7},
 		"of another cluster": {Fence: Fence{ClusterID: "d", Epoch: 2}, Revision: 7},
 	} {

@@ -20,9 +20,9 @@ func TestAcked(t *testing.T) {
 		{"the first", &ReportReply{Known: true}, 1},
 		{"the next", &ReportReply{Known: true}, 2},
 		{"no answer", nil, 0},
-		{"all was told", &ReportReply{Known: true}, 4},
+		{"a full report", &ReportReply{Known: true}, 4},
 		{"it wants all", &ReportReply{Known: true, Full: true}, 0},
-		{"all was told again", &ReportReply{Known: true}, 6},
+		{"a full report again", &ReportReply{Known: true}, 6},
 		{"it does not know the projector", &ReportReply{}, 0},
 	} {
 		if c.reply == nil {

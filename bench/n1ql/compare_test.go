@@ -306,7 +306,7 @@ func (f *findings) report(t *testing.T) {
 	if f.uncovered == 0 {
 		return
 	}
-	t.Errorf("%d differences that the page does not tell of", f.uncovered)
+	t.Errorf("%d differences that the page does not list", f.uncovered)
 	for _, name := range slices.SortedFunc(maps.Keys(f.count), func(a, b string) int {
 		return cmp.Compare(f.count[b],
 			f.count[a])

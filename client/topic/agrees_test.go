@@ -143,14 +143,14 @@ func TestDataOfOtherIndexes(t *testing.T) {
 			go func() { done <- k.Receive(t.Context(), &keyversion.Batch{Events: events}, func() {}) }()
 			synctest.Wait()
 			if len(seqnos) > 0 {
-				t.Fatal("it is told what comes before it is known of which indexes it is")
+				t.Fatal("it gets events before their indexes are known")
 			}
 			answer("b", b, tc.of, 1)
 			if err := <-done; err != nil {
 				t.Fatal(err)
 			}
 			if got := fmt.Sprint(seqnos); got != tc.want {
-				t.Errorf("streams of indexes %v: told %s, want %s", tc.of, got, tc.want)
+				t.Errorf("streams of indexes %v: got %s, want %s", tc.of, got, tc.want)
 			}
 			_ = s.calls.Wait()
 		})

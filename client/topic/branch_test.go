@@ -50,9 +50,9 @@ func TestEventOfAbandonedBranchRollsBack(t *testing.T) {
 			switch v := &s.vbuckets[0]; {
 			case tc.taken && (len(seqnos) != 1 || seqnos[0] != 6 || v.owner != k || v.at.Seqno != 6 ||
 				v.at.VBUUID != tc.log.Newest()):
-				t.Errorf("told %v, %+v", seqnos, v)
+				t.Errorf("got %v, %+v", seqnos, v)
 			case !tc.taken && (len(seqnos) != 0 || v.request != 0 || v.owner != nil || v.at.VBUUID != 7 || v.at.Seqno != 5):
-				t.Errorf("told %v, %+v: want it to be asked for anew", seqnos, v)
+				t.Errorf("got %v, %+v: want it to be asked for anew", seqnos, v)
 			}
 		})
 	}

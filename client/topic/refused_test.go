@@ -48,12 +48,12 @@ func TestPermanentRefusalsEndSubscription(t *testing.T) {
 				t.Errorf("%v for more than %v: %v, want final %v", tc.err, missingPatience, err, tc.final)
 			}
 			if lines := strings.Count(log.String(), "trying again"); lines != 1 {
-				t.Errorf("the log tells of %v %d times, want once until something else is wrong:\n%s", tc.err, lines, &log)
+				t.Errorf("the log has %v %d times, want once until something else is wrong:\n%s", tc.err, lines, &log)
 			}
 			_ = s.refused("p1", errors.New("something else"))
 			_ = s.refused("p2", errors.New("something else"))
 			if lines := strings.Count(log.String(), "something else"); lines != 2 {
-				t.Errorf("of two projectors the log tells %d times, want once of each:\n%s", lines, &log)
+				t.Errorf("the log has %d lines about two projectors, want one of each:\n%s", lines, &log)
 			}
 		})
 	}

@@ -160,7 +160,7 @@ func events(c *cursor, desc map[uint64][]bool) (all []strangeEvent, err error) {
 			for left := c.n(); left > 0 && c.err == nil; left-- {
 				id, slice, keys := c.n(), c.n(), []string{}
 				if slice != 1 {
-					c.fail(fmt.Sprintf("a subscriber is told slice+1 = %d, want slice 0", slice))
+					c.fail(fmt.Sprintf("a subscriber gets slice+1 = %d, want slice 0", slice))
 				}
 				for k := c.n(); k > 0 && c.err == nil; k-- {
 					key, kerr := composite([]byte(c.text()), desc[id])
@@ -213,7 +213,7 @@ func rest(c *cursor, lists *[][]uint64) []uint64 {
 		for left := in.n(); left > 0 && in.err == nil; left-- {
 			id, slice := in.n(), in.n()
 			if slice != 1 {
-				c.fail(fmt.Sprintf("a subscriber is told slice+1 = %d in a list, want slice 0", slice))
+				c.fail(fmt.Sprintf("a subscriber gets slice+1 = %d in a list, want slice 0", slice))
 			}
 			ids = append(ids, id)
 		}

@@ -275,7 +275,7 @@ func TestASplitIndex(t *testing.T) {
 	stop()
 	if only := []index.ID{1}; !slices.Equal(sub.Indexes(), only) || !slices.Equal(again.Indexes(), only) ||
 		!slices.Equal(known, only) {
-		t.Errorf("it is of indexes %v, then %v, and told of %v; want 1", sub.Indexes(), again.Indexes(), known)
+		t.Errorf("it is of indexes %v, then %v, and reports %v; want 1", sub.Indexes(), again.Indexes(), known)
 	}
 }
 

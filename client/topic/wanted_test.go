@@ -286,7 +286,7 @@ func TestProjectorsThatHang(t *testing.T) {
 		synctest.Wait()
 		h.mu.Lock()
 		if h.asked["a"] != 1 || h.asked["b"] != 1 || h.asked["c"] < 2 {
-			t.Errorf("asked %v: want those that hang once, and the others again for what nobody begins", h.asked)
+			t.Errorf("asked %v: want those that hang once, and the others again for what no projector begins", h.asked)
 		}
 		h.mu.Unlock()
 		close(h.goOn)
@@ -297,7 +297,7 @@ func TestProjectorsThatHang(t *testing.T) {
 		h.mu.Lock()
 		parts := slices.DeleteFunc(slices.Clone(h.stopped), func(what string) bool { return strings.HasSuffix(what, "[]") })
 		if len(parts) != 1 || parts[0] != "a[2]" && parts[0] != "b[2]" {
-			t.Errorf("stopped: %v, want topics that nobody needs, and of the other one what c brings", h.stopped)
+			t.Errorf("stopped: %v, want topics that are not needed, and of the other one what c brings", h.stopped)
 		}
 		h.mu.Unlock()
 		cancel()

@@ -233,7 +233,7 @@ func TestChangeRenewsViewsOfItsBucketOnly(t *testing.T) {
 		{"a timestamp of b", func() { w.publish(at("b", 0, 1)) }, b, b},
 		{"a timestamp of neither", func() { w.publish(at("c", 0, 1)) }, none, none},
 		{"a snapshot of a", func() { w.show(1, at("a", 0, 1)) }, a, none}, // who adds it calls Touch
-		{"that is told", func() { w.Touch("a") }, a, a},
+		{"that is reported", func() { w.Touch("a") }, a, a},
 		{"snapshots of b", func() { w.show(2, at("b", 0, 1)); w.show(2, at("b", 0, 2)) }, b, none},
 		{"newer ones of a", func() { w.show(1, at("a", 0, 2)); w.show(1, at("a", 0, 3)) }, a, none},
 		{"some that left the branch", func() { w.part(25) }, a, none},
@@ -248,7 +248,7 @@ func TestChangeRenewsViewsOfItsBucketOnly(t *testing.T) {
 		{"a copy that is not known", func() {
 			w.SetHeld(append(held(3, 3), wire.Held{Copy: 13, Node: 2, OK: true, Ref: at("b", 0, 3)}))
 		}, a, a}, // since a's node is back
-		{"it is told alone", func() { w.SetHeld(held(3, 3)) }, none, none},
+		{"it is reported alone", func() { w.SetHeld(held(3, 3)) }, none, none},
 		{"another copy of a", func() {
 			w.take(func(d *wire.Definitions) {
 				d.Topologies[0].Copies = append(slices.Clone(d.Topologies[0].Copies), partition.Copy{ID: 13, Node: 2})
@@ -265,7 +265,7 @@ func TestChangeRenewsViewsOfItsBucketOnly(t *testing.T) {
 		{"and ends", func() {
 			w.take(func(d *wire.Definitions) { d.Buckets[1].InRollback, d.Buckets[1].RollbackID = false, 1 })
 		}, both, both},
-		{"one of a is heard of by a timestamp", func() { w.publish(at("a", 1, 5)) }, a, a},
+		{"the first timestamp of a arrives", func() { w.publish(at("a", 1, 5)) }, a, a},
 		{"another epoch", func() { w.take(func(d *wire.Definitions) { d.Fence.Epoch++ }) }, both, both},
 		{"a revision", func() {
 			d := w.defs
@@ -280,7 +280,7 @@ func TestChangeRenewsViewsOfItsBucketOnly(t *testing.T) {
 		{"a in doubt", func() { w.snaps.Doubt(1).Close() }, a, none},
 		{"what comes then is not shown", func() { w.show(1, at("a", 1, 6)) }, none, none},
 		{"trusted", func() { w.snaps.Trust(1); w.show(1, at("a", 1, 7)) }, a, none},
-		{"let go", func() { w.snaps.Release(1) }, a, none},
+		{"released", func() { w.snaps.Release(1) }, a, none},
 		{"b's are dropped", func() { w.snaps.Drop(2) }, b, none},
 		{"b's are there again", func() { w.show(2, at("b", 1, 8)) }, b, none},
 		{"all are closed", w.snaps.CloseAll, both, none},

@@ -21,7 +21,7 @@ func TestBuildsYieldToScans(t *testing.T) {
 		hurried int
 		want    time.Duration
 	}{
-		{"nobody waits", building, 0, tasks * each},
+		{"no caller waits", building, 0, tasks * each},
 		{"a scan waits", building, 1, 3 * tasks * each},
 		{"two scans wait", building, 2, 3 * tasks * each},
 		{"what scans wait for", serving, 1, tasks * each},
@@ -55,7 +55,7 @@ func TestMergesPauseOnlyForScans(t *testing.T) {
 		begin func(*Background) (over func())
 		want  time.Duration
 	}{
-		{"nobody waits", func(*Background) func() { return func() {} }, 0},
+		{"no caller waits", func(*Background) func() { return func() {} }, 0},
 		{"a writer is at work", (*Background).write, 0},
 		{"a scan waits", (*Background).Hurry, 2 * leastYield},
 	} {
@@ -134,7 +134,7 @@ func TestBuildsResumeAfterScans(t *testing.T) {
 			t.Errorf("a pause of %s after the last wait was over, want 3ms", p)
 		}
 		if p := pauses(time.Hour); p != 0 || owed != 0 {
-			t.Errorf("nobody waits: a pause of %s, owed %d", p, owed)
+			t.Errorf("no caller waits: a pause of %s, owed %d", p, owed)
 		}
 	})
 }

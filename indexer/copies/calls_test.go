@@ -56,7 +56,7 @@ func TestStoppedBucketAnswersCalls(t *testing.T) {
 	}
 	select {
 	case err := <-removed:
-		t.Errorf("a copy was let go of while its writer is at work: %v", err)
+		t.Errorf("a copy was released while its writer is at work: %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
 	close(hangs[1])

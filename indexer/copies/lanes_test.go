@@ -178,7 +178,7 @@ func (w *laneWorld) result() result {
 		w.k.finish(r)
 		return r
 	case <-time.After(patience):
-		w.t.Fatal("the loop is told of nothing")
+		w.t.Fatal("the loop gets no result")
 		return result{}
 	}
 }
@@ -208,13 +208,13 @@ func TestLanes(t *testing.T) {
 		}
 		w.ends(1)
 		if r := w.result(); (r.shown != nil) != (n == 1) {
-			t.Fatalf("told of %+v of timestamp %d, want that the first is shown, and the others are written", r, n)
+			t.Fatalf("got %+v of timestamp %d, want that the first is shown, and the others are written", r, n)
 		}
 		if refs := w.k.node.Snapshots.Refs(1); len(refs) == 0 || refs[len(refs)-1].Number != n {
 			t.Fatalf("the ready copy holds %v, want %d", refs, n)
 		}
 		if s := w.k.st.States()[0]; s.Held.Number != n {
-			t.Fatalf("the ready copy is told to hold %+v, want %d", s.Held, n)
+			t.Fatalf("the ready copy is reported to hold %+v, want %d", s.Held, n)
 		}
 		if got := w.acked(); len(got) != int(n) || got[n-1] != n {
 			t.Fatalf("acknowledged after timestamp %d: %v", n, got)
@@ -369,7 +369,7 @@ func TestLaneLost(t *testing.T) {
 	}
 	w.ends(1)
 	if r := w.result(); r.ended == nil {
-		t.Fatalf("told of %+v", r)
+		t.Fatalf("got %+v", r)
 	}
 	if len(w.k.node.Snapshots.Refs(1)) > 0 {
 		t.Errorf("it holds %v, taken after it had gone back", w.k.node.Snapshots.Refs(1))
@@ -379,10 +379,10 @@ func TestLaneLost(t *testing.T) {
 		w.result()
 	}
 	if s := w.k.st.States()[0]; s.Held.Number != 0 {
-		t.Errorf("it is told to hold %+v", s.Held)
+		t.Errorf("it is reported to hold %+v", s.Held)
 	}
 	if acks := w.k.st.Acks(); len(acks) != 3 || acks[2].Made || len(acks[2].Exceptions) > 0 {
-		t.Errorf("acknowledged: %+v, want that nobody has the last", acks)
+		t.Errorf("acknowledged: %+v, want that no copy has the last", acks)
 	}
 	if got := w.acked(); !slices.Equal(got, []uint64{1, 2, 3}) {
 		t.Errorf("acknowledged: %v", got)
@@ -566,7 +566,7 @@ func TestFailedReopeningIsRetried(t *testing.T) {
 		}
 		w.ends(1)
 		if r := w.result(); r.shown == nil { // of the copies that serve scans, one has no more to do
-			t.Fatalf("told of %+v, want that the ready copy is done", r)
+			t.Fatalf("got %+v, want that the ready copy is done", r)
 		}
 		w.ends(2)
 		for w.k.work.InFlight() > 0 {
@@ -583,7 +583,7 @@ func TestFailedReopeningIsRetried(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := w.result(); r.reopened == nil || r.reopened.copy != 1 {
-		t.Fatalf("the loop is told of %+v", r)
+		t.Fatalf("the loop gets %+v", r)
 	}
 	if said := w.k.node.Health.First(); said != "" || w.k.lanes.of[1] != nil {
 		t.Errorf("health %q, lane %v", said, w.k.lanes.of[1])

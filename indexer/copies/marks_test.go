@@ -41,7 +41,7 @@ func TestMarks(t *testing.T) {
 	}
 	was := size()
 	if !m.Clear(1002) || m.Clear(1009) || m.Clear(1002) {
-		t.Error("what is to be stored is told wrong")
+		t.Error("first is wrong")
 	}
 	if size() != was {
 		t.Error("clearing a mark has written something")

@@ -33,7 +33,7 @@ func TestRates(t *testing.T) {
 	}
 	for n := 1.0; n < 1e15; n *= 1.01 {
 		if got := float64(rate{second: n}.rounded()); math.Abs(got-n) > max(n/16, 0.5) {
-			t.Fatalf("%v is told as %v", n, got)
+			t.Fatalf("%v is reported as %v", n, got)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func TestOnlyWrittenTimestampsAreReported(t *testing.T) {
 	w.begins()
 	w.begins()
 	if b, _ := w.k.report(map[index.ID]index.State{}, true); b.Heartbeat.LastNumber != 0 {
-		t.Errorf("stability timestamp %d is told, and no copy has it", b.Heartbeat.LastNumber)
+		t.Errorf("stability timestamp %d is reported, and no copy has it", b.Heartbeat.LastNumber)
 	}
 	w.ends(1)
 	w.ends(2)
@@ -57,7 +57,7 @@ func TestOnlyWrittenTimestampsAreReported(t *testing.T) {
 		w.result()
 	}
 	if b, _ := w.k.report(map[index.ID]index.State{}, true); b.Heartbeat.LastNumber != 1 {
-		t.Errorf("stability timestamp %d is told, all copies have 1", b.Heartbeat.LastNumber)
+		t.Errorf("stability timestamp %d is reported, all copies have 1", b.Heartbeat.LastNumber)
 	}
 }
 
@@ -108,7 +108,7 @@ func TestWritesOfARemovedCopyDelayNothing(t *testing.T) {
 		}
 	}
 	if f := w.k.Flushed(); f == nil || f.Number != 1 {
-		t.Errorf("told of: %+v, want timestamp 1", f)
+		t.Errorf("got %+v, want timestamp 1", f)
 	}
 	w.ends(1)
 	if err := w.k.Remove(t.Context(), 1); err != nil {
@@ -150,7 +150,7 @@ func TestReaddedCopyHoldsNoOldTimestamps(t *testing.T) {
 	err = w.k.do(t.Context(), func() {
 		for _, st := range w.k.st.States() {
 			if st.ID == 1 && st.Held.Number != 0 {
-				t.Errorf("it is told to hold %+v, and has no snapshot", st.Held)
+				t.Errorf("it is reported to hold %+v, and has no snapshot", st.Held)
 			}
 		}
 	})
@@ -222,7 +222,7 @@ func TestCopyTakenAwayForFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := w.k.BringBack(t.Context(), s); err != nil || here(1) {
-		t.Errorf("let go of while it was away, it comes back: %v", err)
+		t.Errorf("removed while it was away, it comes back: %v", err)
 	}
 	w.ends(2)
 }
@@ -357,7 +357,7 @@ func TestRemovalWaitsForReopening(t *testing.T) {
 				defer start(t, k)()
 			}
 			if said := k.node.Health.First(); said != "" {
-				t.Errorf("it was let go of, and health says %q", said)
+				t.Errorf("it was removed, and health reports %q", said)
 			}
 			if _, err := k.Add(t.Context(), o.s, false, func(*storage.Slice) bool { return false }); err != nil {
 				t.Fatal(err)
@@ -404,7 +404,7 @@ func TestRemovalEndsReopening(t *testing.T) {
 		t.Fatal(err)
 	}
 	if said := o.k.node.Health.First(); said != "" {
-		t.Errorf("it was let go of, and health says %q", said)
+		t.Errorf("it was removed, and health reports %q", said)
 	}
 	if err := o.k.do(t.Context(), func() {
 		if o.k.slices[1] != nil || o.k.away[1] != nil {

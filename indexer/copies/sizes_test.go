@@ -40,11 +40,11 @@ func TestSizesAfterARestore(t *testing.T) {
 			f.k.sizes.seen[id] = *c.seen
 		}
 		if got := f.k.sizeOf(id, c.m, false); got.items != c.want {
-			t.Errorf("%s: %d entries are told, want %d", what, got.items, c.want)
+			t.Errorf("%s: %d entries are reported, want %d", what, got.items, c.want)
 		}
 	}
 	f.k.sizes.seen[id] = copySize{of: s, rows: RowsAt{generation, batch + 9}, items: 5}
 	if got := f.k.sizeOf(id, measured(s, now, 7), true); got.items != uint64(rows) {
-		t.Errorf("while its index is not ready: %d entries are told, want those that are there, %d", got.items, rows)
+		t.Errorf("while its index is not ready: %d entries are reported, want those that are there, %d", got.items, rows)
 	}
 }

@@ -163,7 +163,7 @@ func TestRemovedCopyLeavesNoState(t *testing.T) {
 func TestWaitingRollbackIsNotified(t *testing.T) {
 	for what, end := range map[string]func(k *Bucket){
 		"opened again": func(k *Bucket) { k.wentBack(k.lane(1)) },
-		"let go":       func(k *Bucket) { k.remove(1) },
+		"removed":      func(k *Bucket) { k.remove(1) },
 	} {
 		k := newFallen(t, 2, 1).k
 		log := timestamp.FailoverLog{{VBUUID: 8, Seqno: 15}, {VBUUID: 7}}
@@ -180,7 +180,7 @@ func TestWaitingRollbackIsNotified(t *testing.T) {
 		select {
 		case <-changed:
 		default:
-			t.Errorf("%s: nobody is told", what)
+			t.Errorf("%s: no waiting call is notified", what)
 		}
 	}
 }

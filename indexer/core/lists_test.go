@@ -46,7 +46,7 @@ func TestPlaced(t *testing.T) {
 	}
 	d.Indexes[0].State = index.Backfill
 	if got := Placed(d, 1); len(got) != 1 || len(got[10].Others) > 0 {
-		t.Errorf("while the index is built nobody has anything: %+v", got)
+		t.Errorf("while the index is built no node has anything: %+v", got)
 	}
 	if got := Others(d, 1, 10); len(got) > 0 {
 		t.Errorf("while the index is built %v have the slice", got)
@@ -63,7 +63,7 @@ func TestLists(t *testing.T) {
 		}
 	}
 	first := list(1, 5, at(10, 0, 1, partition.Allocated))
-	judge("the first one: why copies are not in it nobody knows", first, Newer, false)
+	judge("the first one: why copies are not in it is unknown", first, Newer, false)
 	l.Take(first)
 	judge("the same", first, Known, false)
 	judge("an older one", list(1, 4), Older, false)
@@ -76,13 +76,13 @@ func TestLists(t *testing.T) {
 		t.Errorf("revision %d of %d is obeyed, want 7", l.InForce.Revision, l.Obeyed)
 	}
 	if l.RevisionFor(1) != 7 || l.RevisionFor(2) != 0 {
-		t.Errorf("leaders are told revision %d, and %d", l.RevisionFor(1), l.RevisionFor(2))
+		t.Errorf("leaders get revision %d, and %d", l.RevisionFor(1), l.RevisionFor(2))
 	}
 	stored := *first
 	l = Lists{}
 	l.Resume(&stored)
 	if l.RevisionFor(1) != 0 || stored.Revision != 5 {
-		t.Errorf("before a leader has spoken revision %d is told, stored is %d", l.RevisionFor(1), stored.Revision)
+		t.Errorf("before a leader has sent a list revision %d is reported, stored is %d", l.RevisionFor(1), stored.Revision)
 	}
 	judge("the same, of the leader", first, Newer, false)
 	judge("an older one, which takes nothing away", list(1, 4), Newer, false)

@@ -83,19 +83,19 @@ func TestTimestampsAreReportedInOrder(t *testing.T) {
 	w.promote()
 	w.nothing("with as many as may be")
 	if completed := w.w.Ended(all[1]); len(completed) > 0 || len(w.st.Acks()) > 0 {
-		t.Fatalf("told before the first is written: %+v", completed)
+		t.Fatalf("reported before the first is written: %+v", completed)
 	}
 	completed := w.w.Served(all[0], 10, 11, 20)
 	want := []Completion{{all[0].Batch, true, true}, {all[1].Batch, true, true}, {all[1].Batch, false, false}}
 	if !slices.Equal(completed, want) {
-		t.Fatalf("told: %+v, want that the second is shown and written when the first is shown", completed)
+		t.Fatalf("got %+v, want that the second is shown and written when the first is shown", completed)
 	}
 	if completed = w.w.Ended(all[0], 10, 11, 20); !slices.Equal(completed, []Completion{{all[0].Batch, false, false}}) {
-		t.Fatalf("then told: %+v, want that the first is written", completed)
+		t.Fatalf("then got %+v, want that the first is written", completed)
 	}
 	acks := w.st.Acks()
 	if len(acks) != 2 || acks[0].Number != 1 || acks[0].Made || acks[1].Number != 2 || !acks[1].Made {
-		t.Errorf("acknowledged: %+v, want that the first was made by nobody", acks)
+		t.Errorf("acknowledged: %+v, want that the first was made by no copy", acks)
 	}
 	w.w.Look()
 	w.takes()
@@ -144,7 +144,7 @@ func TestRestoresWaitForWritesInFlight(t *testing.T) {
 	if slices.Sort(of); !slices.Equal(of, []index.CopyID{10, 11, 20}) || w.st.Restoring() > 0 {
 		t.Fatalf("put back: %v", of)
 	}
-	w.nothing("before it is told that they are back")
+	w.nothing("before it is notified that they are back")
 	if w.w.Restored(); w.w.Waits() {
 		t.Error("something waits")
 	}

@@ -117,7 +117,7 @@ func TestFillsTakeTurns(t *testing.T) {
 		t.Errorf("in turn %v", got)
 	}
 	if err := f.Drop(t.Context(), 20); err != nil || f.putBack(o) {
-		t.Errorf("what was let go is tried again: %v", err)
+		t.Errorf("a dropped copy is tried again: %v", err)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestDropWaitsForInstallation(t *testing.T) {
 	}
 	select {
 	case err := <-dropped:
-		t.Errorf("it is let go of while its files are installed: %v", err)
+		t.Errorf("it is dropped while its files are installed: %v", err)
 	default:
 	}
 	done()
@@ -321,7 +321,7 @@ func TestProgressOfABusySourceIsAwaited(t *testing.T) {
 		was := o.moved
 		now = now.Add(fillPatience)
 		if !f.again(o, 4, &transfer.Busy{Why: "sends to others", Moved: moved}) || o.sent[4] != moved {
-			t.Errorf("it knows of %d that its source has moved, was told of %d", o.sent[4], moved)
+			t.Errorf("it has recorded %d as sent by its source, which reported %d", o.sent[4], moved)
 		}
 		if grown := o.moved != was; grown != (moved == uint64(now.Sub(time.Unix(1000, 0))/fillPatience)) {
 			t.Errorf("at %d it counts as one that moves: %v", moved, grown)
@@ -461,7 +461,7 @@ func TestSourcesFollowTheCurrentDefinitions(t *testing.T) {
 			[2]error{none, busy}, true, []index.NodeID{4, 5}, nil},
 		{"from then on", []partition.Copy{copyOf(5, partition.Allocated), copyOf(6, partition.Allocated)},
 			[2]error{none, busy}, true, []index.NodeID{5}, nil},
-		{"nobody can", []partition.Copy{copyOf(5, partition.Allocated)}, [2]error{none, none}, false, []index.NodeID{5}, nil},
+		{"none can", []partition.Copy{copyOf(5, partition.Allocated)}, [2]error{none, none}, false, []index.NodeID{5}, nil},
 		{"another copy has the turn by then", []partition.Copy{copyOf(4, partition.Allocated),
 			copyOf(5, partition.Allocated)},
 			[2]error{none, busy}, true, []index.NodeID{4}, &fill{}},

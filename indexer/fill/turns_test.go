@@ -100,7 +100,7 @@ func TestFillOnAHungDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	ahead.Store(int64(health.Hangs + time.Second))
-	until(t, "the other copy is left to KV, as nobody has files of it", func() bool { return !f.filling(next) })
+	until(t, "the other copy is left to KV, as no indexer has files of it", func() bool { return !f.filling(next) })
 	if why := f.Health.First(); !strings.HasPrefix(why, "filling copy 20: creating the folder for received files") {
 		t.Errorf("what is wrong: %q", why)
 	}

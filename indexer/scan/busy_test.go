@@ -67,7 +67,7 @@ func TestNoRoomForAPart(t *testing.T) {
 		waits    bool // otherwise it takes no time
 		refused  int  // at most
 	}{
-		{"nobody else has it", 1, none, nil, false, false, errcode.Busy, false, 1},
+		{"no other node has it", 1, none, nil, false, false, errcode.Busy, false, 1},
 		{"another one has it", 2, func(n index.NodeID, _ int) bool { return n != here }, nil, false, false, "", false, 2},
 		{"who else has it is past it", 2, none, nil, true, false, "", true, 20},
 		{"who else has it is past it, and it is named", 2, none, nil, true, true, errcode.Busy, false, 2},

@@ -25,9 +25,9 @@ func TestOrderOfCopies(t *testing.T) {
 		{"all hold it", []uint64{9, 9, 9}, 9, 0, []index.NodeID{0, 1, 2}, nil, nil},
 		{"all hold it, next turn", []uint64{9, 9, 9}, 9, 1, []index.NodeID{1, 2, 0}, nil, nil},
 		{"one does not yet", []uint64{8, 9, 9}, 9, 0, []index.NodeID{1, 2, 0}, nil, nil},
-		{"nobody does yet, one by far", []uint64{5, 9, 8}, 10, 0, []index.NodeID{1, 2, 0}, nil, nil},
+		{"no copy does yet, one is far behind", []uint64{5, 9, 8}, 10, 0, []index.NodeID{1, 2, 0}, nil, nil},
 		{"the same, next turn", []uint64{5, 9, 8}, 10, 2, []index.NodeID{2, 1, 0}, nil, nil},
-		{"nobody does yet, none far behind", []uint64{7, 9, 8}, 10, 0, []index.NodeID{0, 1, 2}, nil, nil},
+		{"no copy does yet, none is far behind", []uint64{7, 9, 8}, 10, 0, []index.NodeID{0, 1, 2}, nil, nil},
 		{"an old one that all hold", []uint64{5, 9, 8}, 5, 0, []index.NodeID{0, 1, 2}, nil, nil},
 		{"all stand still", []uint64{5, 5, 5}, 90, 0, []index.NodeID{0, 1, 2}, nil, nil},
 		{"one alone", []uint64{5}, 90, 7, []index.NodeID{0}, nil, nil},
@@ -37,7 +37,7 @@ func TestOrderOfCopies(t *testing.T) {
 		{"one is busy", []uint64{9, 9, 9}, 9, 0, []index.NodeID{1, 0, 2}, nil, []index.NodeID{0}},
 		{"one is busy, not in its turn", []uint64{9, 9, 9}, 9, 1, []index.NodeID{1, 2, 0}, nil, []index.NodeID{0}},
 		{"who holds it is busy", []uint64{9, 8, 8}, 9, 0, []index.NodeID{0, 1, 2}, nil, []index.NodeID{0}},
-		{"who is well is busy", []uint64{9, 9}, 9, 0, []index.NodeID{0, 1}, []index.NodeID{1}, []index.NodeID{0}},
+		{"the healthy node is busy", []uint64{9, 9}, 9, 0, []index.NodeID{0, 1}, []index.NodeID{1}, []index.NodeID{0}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := &sliceplan{}

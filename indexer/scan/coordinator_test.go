@@ -530,7 +530,7 @@ func TestLastCopyLostDuringScan(t *testing.T) {
 		broken map[index.NodeID][]int      // outcome of each request to a node, the last one for all that follow
 		want   errcode.Code
 	}{
-		{name: "the replica's node is heard of again",
+		{name: "the replica's node is known again",
 			begin:  func(f *fakeCluster) { f.view.Held[1].OK = false },
 			lost:   func(f *fakeCluster) func() { return func() { f.view.Held[1].OK = true } },
 			broken: map[index.NodeID][]int{0: {9000, silent}, 1: {-1}}},

@@ -242,7 +242,7 @@ func TestExpiredCursors(t *testing.T) {
 	}
 	req.Cursor = page.Cursor
 	if got, _, err := scanned(true); err != nil || got.SessionLost != "" {
-		t.Errorf("newer, behind a page of who has lost something: %+v, %v", got, err)
+		t.Errorf("newer, behind a page of a session that has lost something: %+v, %v", got, err)
 	}
 	f.view.Bucket.RollbackID++
 	for i := range f.view.Held {
@@ -407,7 +407,7 @@ func TestTimestampsAreKeptForPages(t *testing.T) {
 	for _, n := range last { // for both nodes, whichever the plain scan uses
 		other := slices.ContainsFunc(f.pagesOver, func(p Pages) bool { return p != n.of })
 		if err != nil || other || len(f.pagesOver) == 0 {
-			t.Errorf("%v: told %v, kept were %+v", err, f.pagesOver, last)
+			t.Errorf("%v: sent %v, kept were %+v", err, f.pagesOver, last)
 		}
 	}
 	f.full = true
@@ -419,7 +419,7 @@ func TestTimestampsAreKeptForPages(t *testing.T) {
 	}
 	for n := mostOver; n > 0; n -= maxOver {
 		if got := len(c.over.take(1)); got != maxOver {
-			t.Errorf("%d are told at a time", got)
+			t.Errorf("%d are sent at a time", got)
 		}
 	}
 	if got := len(c.over.take(1)); got != 0 || len(c.over.pending) > 2 {
@@ -464,13 +464,13 @@ func TestEndedPagesAreSentAgain(t *testing.T) {
 		co.over.add(two, []index.NodeID{0})
 		f.full, f.broken, f.has[1] = nowhere, nil, f.has[2]
 		if c.again != (len(sent) == 0) {
-			t.Errorf("%s: told of %v", c.name, sent)
+			t.Errorf("%s: sent %v", c.name, sent)
 		}
 		if _, err := co.Scan(t.Context(), openSpec(), new(collect)); err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 		if !slices.Equal(sent, []Pages{one, two}) {
-			t.Errorf("%s: told of %v", c.name, sent)
+			t.Errorf("%s: sent %v", c.name, sent)
 		}
 	}
 	var o over

@@ -101,7 +101,7 @@ func TestExplainNamesReplacedIndexers(t *testing.T) {
 		}
 		f.has[id][5] = ""
 		if failed == 0 || good != 2 {
-			t.Errorf("copy %d: %d failures are told, %d parts were good", id, failed, good)
+			t.Errorf("copy %d: %d failures are listed, %d parts were good", id, failed, good)
 		}
 	}
 }

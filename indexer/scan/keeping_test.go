@@ -85,7 +85,7 @@ func TestLongScansAreKept(t *testing.T) {
 	}{
 		{"short", keepLook / 2, 10, ScanStability, 0},
 		{"not long, and nothing new", keepFrom - keepLook, keepBehind - 1, ScanStability, 0},
-		{"not long, and soon let go", 2 * keepLook, keepBehind, ScanStability, 1},
+		{"not long, and soon released", 2 * keepLook, keepBehind, ScanStability, 1},
 		{"long", keepFrom + 3*keepLook, 0, ScanStability, 1},
 		{"long, and of a query", keepFrom + 3*keepLook, 0, QueryStability, 1},
 		{"long, of several timestamps", keepFrom + 3*keepLook, 10, NoStability, 0},

@@ -92,7 +92,7 @@ func TestMergeIsInOrder(t *testing.T) {
 			slices.Reverse(want)
 		}
 		if !slices.EqualFunc(got, want, func(a, b Row) bool { return a.Compare(b) == 0 }) || failures != broken {
-			t.Fatalf("%d rows, want %d; %d failures of %d were told\n%s\n%s", len(got), len(want), failures, broken, got, want)
+			t.Fatalf("%d rows, want %d; %d failures of %d returned\n%s\n%s", len(got), len(want), failures, broken, got, want)
 		}
 	})
 }

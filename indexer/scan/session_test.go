@@ -112,7 +112,7 @@ func TestSessionWaitIsBounded(t *testing.T) {
 		newer(&spec.Seen[0])
 		if _, err := c.Scan(t.Context(), spec, new(collect)); CodeOf(err) != errcode.Unavailable ||
 			!strings.Contains(fmt.Sprint(err), "does not have yet") {
-			t.Errorf("%s that this indexer has not heard of: %v", name, err)
+			t.Errorf("%s that this indexer does not know: %v", name, err)
 		}
 	}
 	// It arrives while the scan waits.
@@ -221,7 +221,7 @@ func TestEndsContainSessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, _, err := scanport.CutSeen(p.resume); err != nil || got != want {
-		t.Errorf("a place tells %+v, %v", got, err)
+		t.Errorf("a place contains %+v, %v", got, err)
 	}
 	// A failure contains it, too, if rows may have been sent.
 	why := Errorf(errcode.Damaged, "no")
@@ -268,7 +268,7 @@ func TestEndsContainSessions(t *testing.T) {
 func TestLossWhileKVIsUnreachable(t *testing.T) {
 	f := parted()
 	f.current = f.newest + 1
-	f.refuse = func(int64) error { return Errorf(errcode.VBucketsUnavailable, "nobody has vbucket 0") }
+	f.refuse = func(int64) error { return Errorf(errcode.VBucketsUnavailable, "no node has vbucket 0") }
 	c := NewCoordinator(f, f, f, Options{Wait: time.Minute})
 	spec := openSpec()
 	spec.WantTimestamp, spec.Seen = false, []scanport.Seen{seenAt(f, 4)}
@@ -443,7 +443,7 @@ func TestPagesWithoutStabilityNeverGoBack(t *testing.T) {
 			f.view.Held[i].Ref.RollbackID++
 		}
 	})
-	f.refuse = func(int64) error { return Errorf(errcode.VBucketsUnavailable, "nobody has vbucket 0") }
+	f.refuse = func(int64) error { return Errorf(errcode.VBucketsUnavailable, "no node has vbucket 0") }
 	f.current = f.newest + 1
 	c = NewCoordinator(f, f, f, Options{Wait: time.Minute})
 	got, err = c.Scan(t.Context(), spec, new(collect))

@@ -59,7 +59,7 @@ func (i *issuer) CheckTicket(_ context.Context, manager, ticket string) (*scanpo
 	defer i.mu.Unlock()
 	i.asked++
 	if manager != "http://manager:1" {
-		return nil, rpc.Refuse(errcode.Unavailable, "nobody is at %s", manager)
+		return nil, rpc.Refuse(errcode.Unavailable, "nothing listens at %s", manager)
 	}
 	who, err := i.tickets.Open(ticket)
 	if err != nil || i.revoked {

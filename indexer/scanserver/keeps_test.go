@@ -55,7 +55,7 @@ func TestKeepingOnOtherNodes(t *testing.T) {
 		}
 	}
 	if err := nodes.KeepSlices(t.Context(), away, scan.KeepRequest{}); err == nil {
-		t.Error("a node that nobody knows keeps it")
+		t.Error("an unknown node keeps it")
 	}
 	over, end := context.WithCancel(t.Context())
 	end()

@@ -230,7 +230,7 @@ func TestRoundContinuesForRemainingCallers(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if !a.wasEnded(2) {
-			t.Error("it goes on for nobody")
+			t.Error("it continues without a caller")
 		}
 		a.over()
 	})

@@ -45,7 +45,7 @@ func TestTicketIsCachedBriefly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := known.check(t.Context(), foreign); !errors.As(err, &p) || p.Code != errcode.Unauthenticated {
-		t.Errorf("of a manager that nobody knows: %v", err)
+		t.Errorf("of an unknown manager: %v", err)
 	}
 	known.renewals.Wait()
 }

@@ -54,7 +54,7 @@ func TestUnownedVBuckets(t *testing.T) {
 	_, err := truth.CurrentSeqnos(ctx, "b")
 	if e := scan.AsError(err); err == nil || e.Code != errcode.VBucketsUnavailable ||
 		!slices.Equal(e.VBuckets, []uint16{1}) || !strings.Contains(e.Detail, "1 of 3 vbuckets") {
-		t.Errorf("nobody owns vbucket 1: %+v", e)
+		t.Errorf("no projector owns vbucket 1: %+v", e)
 	}
 
 	asked.Store(0)

@@ -45,7 +45,7 @@ func TestSnapshots(t *testing.T) {
 		t.Fatalf("kept %v", refs)
 	}
 	if _, ok := snaps.Acquire(1, &wire.StabilityRef{Ref: timestamp.Ref{Number: 2}}); ok {
-		t.Error("a snapshot that was let go was given")
+		t.Error("a released snapshot was returned")
 	}
 	h, ok := snaps.Acquire(1, nil)
 	if !ok || h.Ref.Number != 5 {

@@ -437,7 +437,7 @@ func openDamaged(t fataler, fs vfs.FS, verify int64, drop bool, outcomes map[str
 		}
 		outcomes["folder given up"]++
 		if d := store.Damaged()[0]; d.Copy != 1 || d.Bytes == 0 {
-			t.Fatalf("the folder is told as %+v", d)
+			t.Fatalf("the folder is reported as %+v", d)
 		}
 		if drop {
 			other, err := store.DropDamaged(2)

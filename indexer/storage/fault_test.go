@@ -410,7 +410,7 @@ func TestCloseWhileFailing(t *testing.T) {
 		select {
 		case err := <-done:
 			if !errors.Is(err, want) {
-				t.Fatalf("%s: closed with %v, want to be told", word, err)
+				t.Fatalf("%s: closed with %v, want the error", word, err)
 			}
 		case <-time.After(time.Minute):
 			t.Fatalf("%s: close hangs", word)

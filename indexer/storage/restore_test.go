@@ -143,7 +143,7 @@ func TestCheckpointStaysWhileRead(t *testing.T) {
 	}
 	slice.readCheckpoint(1, -1)
 	if got := fmt.Sprint(next()); got != "[3]" {
-		t.Errorf("checkpoints %s when nobody reads", got)
+		t.Errorf("checkpoints %s without readers", got)
 	}
 	must(t, store.Close())
 }

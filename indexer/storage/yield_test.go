@@ -106,7 +106,7 @@ func TestNoPauseForManyStores(t *testing.T) {
 		return nil
 	})
 	if n := write(10); n != 10 {
-		t.Errorf("%d pauses in 10 writes when nobody waits any more", n)
+		t.Errorf("%d pauses in 10 writes when no store waits any more", n)
 	}
 	must(t, f.Close())
 	must(t, store.Close())

@@ -526,7 +526,7 @@ func TestDialGivesUp(t *testing.T) {
 	start := time.Now()
 	if _, err := transport.Dial(t.Context(), lis.Addr().String(), hello(), transport.Options{}); err == nil ||
 		time.Since(start) > patience {
-		t.Fatalf("nobody there: %v after %s", err, time.Since(start))
+		t.Fatalf("nothing listens: %v after %s", err, time.Since(start))
 	}
 }
 

@@ -31,10 +31,10 @@ func TestAuditCut(t *testing.T) {
 	copies := []index.CopyID{10, 11, 12}
 	if got := decided(copies, first.all, first); len(first.all) != auditFound || !slices.Equal(got,
 		[]index.CopyID{10, 12}) {
-		t.Errorf("%d findings tell of copies %v", len(first.all), got)
+		t.Errorf("%d findings name copies %v", len(first.all), got)
 	}
 	if got := decided(copies, nil, findings{}, first); !slices.Equal(got, []index.CopyID{12}) {
-		t.Errorf("nothing that is confirmed tells of copies %v", got)
+		t.Errorf("nothing that is confirmed names copies %v", got)
 	}
 	var d differing
 	d.note(1, copies, copies, []finding{{copy: 11}, {copy: 12}})
@@ -64,11 +64,11 @@ func TestUnlistedDifferencesAreCounted(t *testing.T) {
 	defs := &wire.Definitions{Indexes: []index.Definition{{ID: 1}}}
 	d.note(1, copies, copies, found)
 	if listed, omitted, _ := d.list(defs); len(listed) != wire.MaxDifferingCopies || omitted != 3 {
-		t.Errorf("%d are told one by one and %d are left out", len(listed), omitted)
+		t.Errorf("%d are listed and %d are left out", len(listed), omitted)
 	}
 	d.note(1, copies, copies, found[3:])
 	if listed, omitted, _ := d.list(defs); len(listed) != wire.MaxDifferingCopies || omitted != 0 || listed[0].Copy != 4 {
-		t.Errorf("three are right again: %d are told one by one, from %d on, and %d are left out", len(listed),
+		t.Errorf("three are right again: %d are listed, from %d on, and %d are left out", len(listed),
 			listed[0].Copy, omitted)
 	}
 }
@@ -100,6 +100,6 @@ func TestAuditCutByBytes(t *testing.T) {
 	f.add(finding{copy: 10, rows: [][]byte{row}})
 	f.add(finding{copy: 11, rows: [][]byte{row}})
 	if got := decided([]index.CopyID{10, 11}, f.all, f); !slices.Equal(got, []index.CopyID{10}) {
-		t.Errorf("they tell of copies %v", got)
+		t.Errorf("they name copies %v", got)
 	}
 }

@@ -91,16 +91,16 @@ func (few) Name() string    { return "b" }
 func (few) UUID() string    { return "u" }
 func (n few) VBuckets() int { return int(n) }
 
-func (few) Flushed() *wire.StabilityRef { panic("nobody asks") }
+func (few) Flushed() *wire.StabilityRef { panic("no request") }
 
-func (few) Rollback() uint64 { panic("nobody asks") }
+func (few) Rollback() uint64 { panic("no request") }
 
-func (few) Gone() <-chan struct{} { panic("nobody asks") }
+func (few) Gone() <-chan struct{} { panic("no request") }
 
-func (few) Owners(context.Context) ([]index.ProjectorID, error) { panic("nobody asks") }
+func (few) Owners(context.Context) ([]index.ProjectorID, error) { panic("no request") }
 
 func (few) Retake(context.Context, index.CopyID, int, []storage.Row, bool) error {
-	panic("nobody asks")
+	panic("no request")
 }
 
 // looksUp looks up all rows of a snapshot, as verify does where a sum differs, and returns those without an entry.

@@ -259,7 +259,7 @@ func TestSilentPeersAreAskedLast(t *testing.T) {
 			t.Errorf("suspect for %v", rests)
 		}
 		if got := d.Order([]string{"a", "b"}); !slices.Equal(got, []string{"a", "b"}) {
-			t.Errorf("asked in the order %v when nobody is suspect", got)
+			t.Errorf("asked in the order %v when no peer is suspect", got)
 		}
 		time.Sleep(time.Minute)
 		n.set("a", 0)

@@ -28,7 +28,7 @@ func TestBusier(t *testing.T) {
 		{"slower, with less to do", of(0, 20*time.Millisecond, 0), of(3, 10*time.Millisecond, 0), false},
 		{"was slow long ago", of(0, 20*time.Millisecond, time.Minute), of(0, 10*time.Millisecond, time.Minute), false},
 		{"was slow not so long ago", of(0, 100*time.Millisecond, 2*forgotten), of(0, 10*time.Millisecond, 0), true},
-		{"nobody has asked it yet", of(0, 20*time.Millisecond, 0), work{}, true},
+		{"it was not asked yet", of(0, 20*time.Millisecond, 0), work{}, true},
 	} {
 		if got := c.a.busier(c.b, now); got != c.want {
 			t.Errorf("%s: %v", c.name, got)

@@ -15,7 +15,7 @@ func TestHold(t *testing.T) {
 	d := Dir(t.TempDir())
 	hold := d.Hold()
 	if hold("done") || d.Held("done") {
-		t.Error("it is held back and nobody wanted it")
+		t.Error("it is held back without a request")
 	}
 	for _, what := range []string{"done", "forget"} {
 		if err := d.SetHold(what); err != nil || d.Held(what) {

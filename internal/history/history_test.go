@@ -137,7 +137,7 @@ func TestIndexesOfOneBucket(t *testing.T) {
 	}{{0, wire.MaxLoads, 200 - wire.MaxLoads}, {150, 50, 0}, {130, wire.MaxLoads, 70 - wire.MaxLoads}} {
 		h := s.Report(hour(began, 1), func(id index.ID) bool { return id >= most.from })
 		if len(h.Indexes) != most.listed || h.Omitted != most.omitted || h.Indexes[0].Index != most.from {
-			t.Errorf("from %d on: %d told, %d omitted, first %+v", most.from, len(h.Indexes), h.Omitted, h.Indexes[0])
+			t.Errorf("from %d on: %d listed, %d omitted, first %+v", most.from, len(h.Indexes), h.Omitted, h.Indexes[0])
 		}
 	}
 }

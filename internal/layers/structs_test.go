@@ -48,7 +48,7 @@ var large = map[string]string{
 	"streams.Ledger": "one decider; what has invariants of its own (repair, participants, kvNodes, changes) is a type",
 
 	"indexer.Indexer":              "the role: it holds its parts, each a package, and little else",
-	"projector.Projector":          "the role: it holds its parts and the lock over what the coordinator has told it",
+	"projector.Projector":          "the role: it holds its parts and the lock over what the coordinator has sent it",
 	"indexer/storage.Slice":        "what outlives a generation of a copy: two locks, each with what it guards below",
 	"indexer/storage.pebbleEngine": "one engine: five locks, each with what it guards below it",
 	"kv/store.VBucket":             "one vbucket under one lock: versions, their order, and counts change together",

@@ -32,7 +32,7 @@ func TestSinkWithoutAReader(t *testing.T) {
 			}
 		}
 		if s.Flush(time.Millisecond) {
-			t.Fatal("all was passed on, to nobody")
+			t.Fatal("all was forwarded without a reader")
 		}
 		read := make(chan []byte, 1)
 		go func() {

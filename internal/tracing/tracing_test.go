@@ -62,7 +62,7 @@ func TestLostSpansAreReported(t *testing.T) {
 				want += maxQueue
 			}
 			if got := len(collector.Trace(root.SpanContext().TraceID().String())); lost < want || got+lost != maxQueue+more {
-				t.Errorf("%d came and %d are told as lost, want %d at least\n%s", got, lost, want, out.String())
+				t.Errorf("%d came and %d are logged as lost, want %d at least\n%s", got, lost, want, out.String())
 			}
 		})
 	}

@@ -115,7 +115,7 @@ func TestGranting(t *testing.T) {
 	}
 	for p := range permissions {
 		if Granting(SetOf(p), "b") == "" || strings.HasPrefix(p.String(), "permission") {
-			t.Errorf("nobody may %v", p)
+			t.Errorf("no role permits %v", p)
 		}
 	}
 }

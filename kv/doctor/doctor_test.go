@@ -135,7 +135,7 @@ func TestRefusedLogin(t *testing.T) {
 			"login will not work: AUTH_ERROR", kvclient.ErrAuth},
 		{"no such bucket", func(o *doctor.Options) { o.KV.Bucket = "x" }, "login will not work: no such bucket",
 			kvclient.ErrNoBucket},
-		{"nobody there", func(o *doctor.Options) { o.Seeds = []string{"127.0.0.1:1"} },
+		{"nothing listens", func(o *doctor.Options) { o.Seeds = []string{"127.0.0.1:1"} },
 			"reachable will not work: connection refused", kvclient.ErrNoMap},
 		{"a port for REST", func(o *doctor.Options) { o.Seeds = []string{n.AdminAddr()} },
 			"reachable will not work: does not speak the memcached protocol", kvclient.ErrNoMap},

@@ -124,12 +124,12 @@ func TestJudgements(t *testing.T) {
 			f.stats.general[statEviction] = "full_eviction"
 		}},
 		{"warms up", checkWarmup, Warning, "still reading", func(f *facts) { f.stats.general[statDegraded] = "true" }},
-		{"warms up, told otherwise", checkWarmup, Warning,
+		{"warms up, reported differently", checkWarmup, Warning,
 			"still reading", func(f *facts) { f.stats.general[statWarmup] = "running" }},
 		{"old", checkVersion, Fails, "4.6.5", func(f *facts) { f.version = "4.6.5-4742" }},
 		{"of the future", checkVersion, Warning, "newer than", func(f *facts) { f.version = "9.0.0-1" }},
 		{"odd version", checkVersion, OK, "unknown engine line", func(f *facts) { f.version = "unknown" }},
-		{"version not told", checkVersion, OK, "NO_ACCESS", func(f *facts) { f.versionErr = denied(mcbp.OpVersion) }},
+		{"version not reported", checkVersion, OK, "NO_ACCESS", func(f *facts) { f.versionErr = denied(mcbp.OpVersion) }},
 		{"no xattrs", checkFeatures, Warning, "not granted: xattrs", func(f *facts) {
 			f.features = []mcbp.Feature{mcbp.FeatureSelectBucket, mcbp.FeatureSnappy, mcbp.FeatureMutationToken,
 				mcbp.FeatureCollections}

@@ -88,7 +88,7 @@ func TestUsersOfADirectory(t *testing.T) {
 		{"a wrong password", all, checked, true, "q", 1, kvclient.ErrAuth},
 		{"without PLAIN", "SCRAM-SHA512", checked, true, "p", 0, kvclient.ErrAuth},
 		{"PLAIN alone", "PLAIN", checked, true, "p", 1, nil},
-		{"a node that anybody could be", all, kvclient.TLSFiles{SkipVerify: true}, true, "p", 0, kvclient.ErrAuth},
+		{"a node without a verified identity", all, kvclient.TLSFiles{SkipVerify: true}, true, "p", 0, kvclient.ErrAuth},
 		{"no TLS", all, kvclient.TLSFiles{}, true, "p", 0, kvclient.ErrAuth},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestBootstrapErrors(t *testing.T) {
 			want: kvclient.ErrNotSupported, says: "too old"},
 		{name: "warmup that ends", srv: answer(mcbp.OpSelectBucket, mcbp.StatusTemporary, 3)},
 		{name: "map that comes late", srv: answer(mcbp.OpGetClusterConfig, mcbp.StatusTemporary, 3)},
-		{name: "map that the engine was not told yet", srv: answer(mcbp.OpGetClusterConfig, mcbp.StatusKeyNotFound, 3)},
+		{name: "map that the engine does not have yet", srv: answer(mcbp.OpGetClusterConfig, mcbp.StatusKeyNotFound, 3)},
 		{name: "map that is not made yet", srv: late(`{"rev":1,"nodeLocator":"vbucket","nodes":[],"vBucketServerMap":{"vBucketMap":[]}}`, 3)},
 		{name: "memcached bucket", srv: late(`{"rev":1,"nodeLocator":"ketama","nodes":[{"hostname":"$HOST:8091","ports":{"direct":11210}}]}`, 1000),
 			want: mcbp.ErrNoVBuckets, says: "Couchbase or ephemeral"},

@@ -36,7 +36,7 @@ func TestUnsent(t *testing.T) {
 			}
 		}
 	}
-	until("nobody reads", func(n int) bool { return n > 0 })
+	until("no process reads", func(n int) bool { return n > 0 })
 	go func() { _, _ = io.Copy(io.Discard, far) }()
 	if err := <-wrote; err != nil {
 		t.Fatal(err)

@@ -324,10 +324,10 @@ func TestSizeIsReportedWhileAWriteHangs(t *testing.T) {
 		select {
 		case size := <-sizes:
 			if want := onDisk(); size != want {
-				t.Errorf("%d bytes are told before write %d, want %d", size, n, want)
+				t.Errorf("%d bytes are reported before write %d, want %d", size, n, want)
 			}
 		case <-time.After(time.Minute):
-			t.Errorf("the size is not told while write %d hangs", n)
+			t.Errorf("the size is not reported while write %d hangs", n)
 		}
 		goOn <- struct{}{}
 		if err := <-written; err != nil {
@@ -338,7 +338,7 @@ func TestSizeIsReportedWhileAWriteHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if size, want := l.Size(), onDisk(); size != want {
-		t.Errorf("%d bytes are told after a drop, want %d", size, want)
+		t.Errorf("%d bytes are reported after a drop, want %d", size, want)
 	}
 	if err := l.Close(true); err != nil {
 		t.Fatal(err)
@@ -347,7 +347,7 @@ func TestSizeIsReportedWhileAWriteHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if size, want := l.Size(), onDisk(); size != want {
-		t.Errorf("%d bytes are told after a start, want %d", size, want)
+		t.Errorf("%d bytes are reported after a start, want %d", size, want)
 	}
 	if err := l.Close(true); err != nil {
 		t.Fatal(err)

@@ -141,7 +141,7 @@ func TestSlowFramesMakeRoom(t *testing.T) {
 		}
 		time.Sleep(20 * time.Minute)
 		if n := cut.Load(); n > 0 {
-			t.Fatalf("%d slow frames were cut off though nobody waits", n)
+			t.Fatalf("%d slow frames were cut off though no frame waits", n)
 		}
 		for range 3 {
 			c, over := upload(srv, nil, mcbp.MaxBody, 64<<10, time.Millisecond)
@@ -156,7 +156,7 @@ func TestSlowFramesMakeRoom(t *testing.T) {
 			}
 		}
 		if n := cut.Load(); n == 0 {
-			t.Error("nobody was cut off: there was room for all")
+			t.Error("no frame was cut off: there was room for all")
 		}
 		for _, end := range ends {
 			end()

@@ -217,7 +217,7 @@ func (g *access) anonymous() (*auth.Identity, error) {
 	case !g.authRequired():
 		return &auth.Identity{Name: rpc.Anonymous, Role: statecontext.UserAdmin}, nil
 	case g.cfg.Raft.State().UserCount() == 0 && !g.closed.Load():
-		return nil, errNoUsers()
+		return nil, errNobody()
 	}
 	return nil, errNoCredentials()
 }
@@ -261,7 +261,7 @@ func (g *access) lookUp(r *http.Request) (*auth.Identity, error) {
 	return id, err
 }
 
-func errNoUsers() error {
+func errNobody() error {
 	return rpc.Refuse(errcode.Unauthenticated, "there are no users yet: start the managers with "+
 		"--initial-admin-password-file, or show an administrator's certificate (tidemark cert user --admin)")
 }

@@ -40,10 +40,10 @@ func TestCostOfBuilds(t *testing.T) {
 			"first": {"(`kind` = " +
 			"1)", []string{"country", "x"}, 600, v1.About, "which has the same first " +
 			"component", 60_000},
-		"primary":        {"", nil, 1000, v1.About, "ids, which has the same key", 50_000},
-		"another":        {"", []string{"name"}, 1000, v1.AtMost, "at most one entry per document", 1000 * 200_000 / 10_600},
-		"nobody answers": {"(`kind` = 2)", []string{"country"}, 1000, v1.AtMost, "at most one", 1000 * 200_000 / 10_600},
-		"an array":       {"", []string{"ALL ARRAY x FOR x IN u END"}, 0, "", "", 0},
+		"primary":      {"", nil, 1000, v1.About, "ids, which has the same key", 50_000},
+		"another":      {"", []string{"name"}, 1000, v1.AtMost, "at most one entry per document", 1000 * 200_000 / 10_600},
+		"none answers": {"(`kind` = 2)", []string{"country"}, 1000, v1.AtMost, "at most one", 1000 * 200_000 / 10_600},
+		"an array":     {"", []string{"ALL ARRAY x FOR x IN u END"}, 0, "", "", 0},
 	} {
 		before := w.s
 		got := c.of(before, w.s, 0)
@@ -81,6 +81,6 @@ func TestCostOfDrops(t *testing.T) {
 		t.Errorf("of one that is being dropped: %+v", got)
 	}
 	if got := (&costing{real: before}).of(before, w.s, id); got.Frees != nil || len(got.Unknown) != 1 {
-		t.Errorf("of one of which nothing is told: %+v", got)
+		t.Errorf("without a report: %+v", got)
 	}
 }

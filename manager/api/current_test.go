@@ -66,7 +66,7 @@ func pair(t *testing.T, heartbeat time.Duration) (leader *consensus.Node, end fu
 			}
 		}
 	}
-	t.Fatal("nobody leads")
+	t.Fatal("no manager leads")
 	return nil, nil
 }
 
@@ -230,16 +230,16 @@ func TestResumedLeaderIsNotCurrent(t *testing.T) {
 		t.Error("it lets users in by what it knew before it was stopped")
 	}
 	if c.currentSince(came) {
-		t.Error("it is certain of what there is, though nobody has told it anything since it goes on")
+		t.Error("it counts as current, though it has got no answer since it continues")
 	}
 	var p *rpc.Problem
 	if err := c.ensureCurrent(t.Context()); !errors.As(err, &p) || p.Code != errcode.ManagerNotCurrent {
 		t.Errorf("it lets users in: %v", err)
 	}
 	if of, with := ticket(), token(); of != errcode.ManagerNotCurrent || with != errcode.ManagerNotCurrent {
-		t.Errorf("it vouches for somebody: the ticket %q, the token %q", of, with)
+		t.Errorf("it confirms credentials: the ticket %q, the token %q", of, with)
 	}
 	if c.catchUpTo(t.Context(), came)() {
-		t.Error("it is certain of what there is, though nobody answers it")
+		t.Error("it counts as current, though no manager answers it")
 	}
 }

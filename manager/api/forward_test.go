@@ -79,11 +79,11 @@ func TestWriteReadByADeadLeaderIsUnknown(t *testing.T) {
 		t.Logf("the last error is not a refused connection: %v", err) // then no caller would be misled
 	}
 	if code := failure(t, sent, err); code != errcode.OutcomeUnknown {
-		t.Errorf("the client is told %s", code)
+		t.Errorf("the client gets %s", code)
 	}
 	_, sent, err = write() // nothing listens any more
 	if code := failure(t, sent, err); code != errcode.NoLeader {
-		t.Errorf("of a write that never left the client is told %s", code)
+		t.Errorf("for a write that was never sent the client gets %s", code)
 	}
 }
 
@@ -135,7 +135,7 @@ func TestWriteWithoutAKeyIsNotSentToADeadLeader(t *testing.T) {
 		t.Fatal("it was sent on the kept connection")
 	}
 	if code := failure(t, sent, err); code != errcode.NoLeader {
-		t.Errorf("the client is told %s: %v", code, err)
+		t.Errorf("the client gets %s: %v", code, err)
 	}
 }
 
@@ -241,7 +241,7 @@ func TestVigil(t *testing.T) {
 		"it leads":                 {false, []consensus.Leader{m1, m1, m1}, false},
 		"another one leads":        {false, []consensus.Leader{m1, m2}, true},
 		"an election":              {false, append(slices.Repeat([]consensus.Leader{none}, patience), m1), false},
-		"nobody leads":             {false, slices.Repeat([]consensus.Leader{none}, patience+1), true},
+		"no manager leads":         {false, slices.Repeat([]consensus.Leader{none}, patience+1), true},
 		"leadership was handed on": {true, []consensus.Leader{m1, none, m2, m2, m2}, false},
 		"transferred, but no new leader is known": {true, slices.Repeat([]consensus.Leader{none}, patience+1), true},
 		"two elections, not in a " +
@@ -287,7 +287,7 @@ func TestDryRunIsRetriedAtTheNextLeader(t *testing.T) {
 					want = errcode.NoLeader
 				}
 				if p := (*rpc.Problem)(nil); !errors.As(forwardFailed(r, &rt, true, err), &p) || p.Code != want {
-					t.Errorf("%s %s%s: %v: the client is told %v, want %s", rt.method, rt.path, query, err, p, want)
+					t.Errorf("%s %s%s: %v: the client gets %v, want %s", rt.method, rt.path, query, err, p, want)
 				}
 			}
 		}
@@ -366,7 +366,7 @@ func TestTimeoutOfEveryCall(t *testing.T) {
 		for _, by := range []string{"7", "world/by_name", "a:b"} {
 			path := filled.ReplaceAllString(rt.path, by)
 			if timeout := v1.TimeoutOf(rt.method, path); timeout != rt.limit {
-				t.Errorf("%s %s: clients are told %s, it takes up to %s", rt.method, path, timeout, rt.limit)
+				t.Errorf("%s %s: TimeoutOf returns %s, it takes up to %s", rt.method, path, timeout, rt.limit)
 			}
 		}
 	}

@@ -34,7 +34,7 @@ func TestHistoryOfMany(t *testing.T) {
 	}
 	p.take("manager", "m2", led.Report(p.asked), nil)
 	p.take("manager", "m1", old.Report(p.asked), nil)
-	p.take("manager", "m3", nil, errNoUsers())
+	p.take("manager", "m3", nil, errNobody())
 	h := p.answer(statecontext.New(), 1)
 	if h.ToMS-h.FromMS != 120_000 || h.StepMS != 10_000 || h.ToMS < now.UnixMilli() ||
 		len(h.Of) != 4 || len(h.Unheard) != 1 {

@@ -24,9 +24,9 @@ func TestInfoReportsUnknownValues(t *testing.T) {
 		incomplete, fault bool
 	}{
 		"being built":               {x: &building},
-		"nobody was asked":          {x: &ready, incomplete: true},
-		"a slice is not told of":    {x: &ready, p: core.Progress{Items: 7, Slices: 1}, incomplete: true},
-		"all slices are told of":    {x: &ready, p: core.Progress{Items: 9, Slices: 2}},
+		"no component was asked":    {x: &ready, incomplete: true},
+		"a slice is not reported":   {x: &ready, p: core.Progress{Items: 7, Slices: 1}, incomplete: true},
+		"all slices are reported":   {x: &ready, p: core.Progress{Items: 9, Slices: 2}},
 		"a component omits indexes": {x: &ready, p: core.Progress{Slices: 2, FaultsIncomplete: true}, fault: true},
 	} {
 		i := info(c.x, &core.Status{Progress: map[index.ID]core.Progress{1: c.p}})

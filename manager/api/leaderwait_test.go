@@ -42,13 +42,13 @@ func TestSuccession(t *testing.T) {
 		{"none, then itself", leaderWait, false, []at{{0, none}, {990 * ms, own}}, []*rpc.Problem{lost, nil},
 			"", 2, 1000 * ms},
 		{"the same one is about to lead", leaderWait, false, []at{{0, m1}}, []*rpc.Problem{lost, lost, nil}, "", 3, 520 * ms},
-		{"nobody ever", leaderWait, false, []at{{0, none}}, []*rpc.Problem{lost}, errcode.NoLeader, 1, 2020 * ms},
-		{"nobody, and little patience", 100 * ms, false, []at{{0, none}}, []*rpc.Problem{lost},
+		{"never a leader", leaderWait, false, []at{{0, none}}, []*rpc.Problem{lost}, errcode.NoLeader, 1, 2020 * ms},
+		{"no leader, and little patience", 100 * ms, false, []at{{0, none}}, []*rpc.Problem{lost},
 			errcode.NoLeader, 1, 120 * ms},
 		{"a write that went with the leader", leaderWait, false, []at{{0, m1}, {10 * ms, m2}}, []*rpc.Problem{unknown, nil},
 			errcode.OutcomeUnknown, 1, 0},
 		{"the same with a key", leaderWait, true, []at{{0, m1}, {10 * ms, m2}}, []*rpc.Problem{unknown, nil}, "", 2, 20 * ms},
-		{"with a key, and then nobody leads", leaderWait, true, []at{{0, m1}, {10 * ms, m2}, {30 * ms, none}},
+		{"with a key, and then no manager leads", leaderWait, true, []at{{0, m1}, {10 * ms, m2}, {30 * ms, none}},
 			[]*rpc.Problem{unknown, lost}, errcode.OutcomeUnknown, 2, 2020 * ms},
 		{"with a key, and then too much to do", leaderWait, true, []at{{0, m1}, {10 * ms, m2}},
 			[]*rpc.Problem{unknown, busy}, errcode.OutcomeUnknown, 9, 2020 * ms},
@@ -166,7 +166,7 @@ func TestRepeatable(t *testing.T) {
 		{"twice is as once", route{method: http.MethodDelete, again: true}, "", true},
 		{"a write with its key", keyed, "k1", true},
 		{"the same without", keyed, "", false},
-		{"a key that nobody remembers", route{method: http.MethodPost}, "k1", false},
+		{"a forgotten key", route{method: http.MethodPost}, "k1", false},
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), c.rt.method, "/", http.NoBody)
 		if c.key != "" {

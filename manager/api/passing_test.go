@@ -300,7 +300,7 @@ func TestScanWaitsForReadinessFromTheNextLeader(t *testing.T) {
 			_ = resp.Body.Close()
 		}
 		if status != want {
-			t.Errorf("told after %s: %d (%v), want %d", after, status, err, want)
+			t.Errorf("after %s: %d (%v), want %d", after, status, err, want)
 		}
 		indexer.Close()
 		api.Close()

@@ -93,6 +93,6 @@ func TestVerbsOfIndexes(t *testing.T) {
 	}
 	slices.Sort(verbs)
 	if known := slices.Sorted(slices.Values(verbsOfIndexes())); len(verbs) == 0 || !slices.Equal(verbs, known) {
-		t.Errorf("POST takes %v, a GET is told about %v", verbs, known)
+		t.Errorf("POST takes %v, a GET is answered with %v", verbs, known)
 	}
 }

@@ -106,6 +106,6 @@ func TestSlowFromIsSentToAll(t *testing.T) {
 	errs := running{a.ground}.setSlowFrom(t.Context(), []indexerAt{{"i1", hangs.URL}, {"i2", takes.URL}},
 		&wire.SlowFrom{FromMS: 5, By: "u"})
 	if len(errs) != 2 || errs[0] == nil || errs[1] != nil || got != (wire.SlowFrom{FromMS: 5, By: "u"}) {
-		t.Errorf("%v, told %+v", errs, got)
+		t.Errorf("%v, sent %+v", errs, got)
 	}
 }

@@ -73,7 +73,7 @@ func TestTextsOfRefusals(t *testing.T) {
 	}
 	if _, err := a.scans.askOne(t.Context(), &question{index: x, action: verifyAction}, []string{away}); err == nil ||
 		!strings.Contains(err.Error(), "can be reached") {
-		t.Errorf("nobody is there: %v", err)
+		t.Errorf("without indexers: %v", err)
 	}
 }
 

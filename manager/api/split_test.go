@@ -71,7 +71,7 @@ func TestSamplingAsksReplicas(t *testing.T) {
 	var p *rpc.Problem
 	s.until = time.Now().Add(3 * sampleAgain)
 	if _, err := s.all(t.Context(), x); !errors.As(err, &p) || p.Code != errcode.Unavailable {
-		t.Errorf("a slice that nobody has: %v", err)
+		t.Errorf("a slice without a copy: %v", err)
 	}
 }
 

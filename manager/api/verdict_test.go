@@ -126,7 +126,7 @@ func TestVerdictCountsOmittedReasons(t *testing.T) {
 			"projector p1 cannot ask KV about 3 more buckets": 1, "port of indexer i1": namedTroubles,
 			"projector p1 cannot use 10 more data ports of indexers": 1} {
 			if got := strings.Count(all, what); got != want {
-				t.Errorf("%d of the named are of a bucket that rolls back: %q is told %d times, want %d:\n%s", rolling, what, got,
+				t.Errorf("%d of the named are of a bucket that rolls back: %q is listed %d times, want %d:\n%s", rolling, what, got,
 					want, all)
 			}
 		}

@@ -47,7 +47,7 @@ func TestPageOfStreamsRequestsItsBuckets(t *testing.T) {
 			all = append(all, fmt.Sprintf("%s/%d", s.Bucket, s.VBucket))
 		}
 		if len(list.Buckets) != many {
-			t.Fatalf("page %d tells of %d buckets", pages, len(list.Buckets))
+			t.Fatalf("page %d has %d buckets", pages, len(list.Buckets))
 		}
 		for _, b := range list.Buckets {
 			if !b.Wanted || b.Begun != vbuckets {

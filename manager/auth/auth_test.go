@@ -226,7 +226,7 @@ func TestFailuresAreCounted(t *testing.T) {
 		t.Errorf("no end to it: %v", err)
 	}
 	if _, err := w.ask("root/correct horse"); err != nil {
-		t.Errorf("who was right before is kept out: %v", err)
+		t.Errorf("a user with a cached password is refused: %v", err)
 	}
 	if _, err := w.ask("ann/battery staple"); err != nil {
 		t.Errorf("another user is kept out: %v", err)
@@ -281,7 +281,7 @@ func TestStaleManagerRevealsNoNames(t *testing.T) {
 		texts = append(texts, strings.ReplaceAll(err.Error(), name, "NAME"))
 	}
 	if texts[0] != texts[1] {
-		t.Errorf("names are told apart by %q", texts)
+		t.Errorf("names are distinguished by %q", texts)
 	}
 }
 
@@ -449,7 +449,7 @@ func TestManyAtOnce(t *testing.T) {
 		t.Errorf("%d guesses were looked at, %d refused, want %d", wrong, tooMany, userBurst)
 	}
 	if _, err := w.from("10.0.0.1:99", "root", "correct horse"); err != nil {
-		t.Errorf("who is remembered is kept out: %v", err)
+		t.Errorf("a user with a cached password is refused: %v", err)
 	}
 	if len(w.a.checks) != 0 {
 		t.Errorf("%d are still looked at", len(w.a.checks))
@@ -554,7 +554,7 @@ func TestDiffers(t *testing.T) {
 	bearer := httptest.NewRequest(http.MethodGet, "/", nil)
 	bearer.Header.Set("Authorization", "Bearer "+secret)
 	if w.a.Differs(bearer, before) {
-		t.Error("a token that nobody has")
+		t.Error("an unknown token")
 	}
 	before = w.state
 	w.do(&statecontext.PutToken{Token: statecontext.Token{User: "ann", Role: statecontext.UserReads, Hash: hash}})
@@ -575,6 +575,6 @@ func TestHashOfUnknownUser(t *testing.T) {
 		t.Errorf("%s costs something else than %s", a, real)
 	}
 	if a == b || verifyPassword(a, "battery staple") || verifyPassword(a, "") {
-		t.Errorf("%s and %s are not nobody's", a, b)
+		t.Errorf("%s and %s are not the unknown user's", a, b)
 	}
 }

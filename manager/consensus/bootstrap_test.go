@@ -140,7 +140,7 @@ func (p localProbe) Probe(_ context.Context, addr string) (consensus.PeerAnswer,
 
 // Join is never needed: the leader's configuration contains all servers.
 func (p localProbe) Join(context.Context, string) error {
-	return errors.New("nobody is added here")
+	return errors.New("no server is added here")
 }
 
 // TestForm: three empty nodes with the same command form one cluster; a node that starts late does not form a second

@@ -39,7 +39,7 @@ func TestStateTime(t *testing.T) {
 		look := func(what string) {
 			known := time.Duration(all.leader().node.StateTimeMS())*time.Millisecond - was
 			if passed := time.Since(at); known < passed-clockSlack || known > passed+time.Millisecond {
-				t.Errorf("%s: %s pass, and the leader, who has proposed nothing, knows of %s", what, passed, known)
+				t.Errorf("%s: %s pass, and the leader, which has proposed nothing, has %s", what, passed, known)
 			}
 			request(what)
 			now, passed := stateTime(), time.Since(at)

@@ -88,7 +88,7 @@ func TestRecordOfWhatIsCommitted(t *testing.T) {
 		}
 		again, _ = openRecord(t, path)
 		if !noted[again.end()] {
-			t.Fatalf("the damaged file is read as %v, which nobody has noted", again.end())
+			t.Fatalf("the damaged file is read as %v, which was never noted", again.end())
 		}
 		after := position{newest.index + 1, newest.term}
 		again.note(byMachine, after)

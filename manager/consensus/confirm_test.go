@@ -80,7 +80,7 @@ func TestOldAnswersProveNothing(t *testing.T) {
 		time.Sleep(time.Millisecond) // the read is waiting
 		read()
 		if err := <-answered; !errors.Is(err, consensus.ErrNotLeader) {
-			t.Errorf("no follower has heard anything since the read came in, and it was answered: %v", err)
+			t.Errorf("no follower has received anything since the read came in, and it was answered: %v", err)
 		}
 		write()
 		all.propose(projector("p", "y"))
@@ -133,7 +133,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 		}
 		time.Sleep(heartbeat / 3) // Raft's own calls, which it waits for, began earlier
 		if _, err := l.node.ReadIndex(deadline(t, time.Minute)); !errors.Is(err, consensus.ErrNotLeader) {
-			t.Errorf("nobody hears it, and a read was answered: %v", err)
+			t.Errorf("no follower receives it, and a read was answered: %v", err)
 		}
 	})
 }

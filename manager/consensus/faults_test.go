@@ -384,7 +384,7 @@ func TestLowDisk(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if terms := countTerms(all) - before; terms > 12 {
-			t.Errorf("leadership changed %d times in two minutes in which nobody has enough room", terms)
+			t.Errorf("leadership changed %d times in two minutes in which no server has enough room", terms)
 		}
 	})
 }

@@ -67,7 +67,7 @@ func TestARefusedSnapshotIsAnswered(t *testing.T) {
 		SnapshotVersion: raft.SnapshotVersionMax, Term: r.term + 1, LastLogIndex: r.began, LastLogTerm: r.term + 1,
 		Size: int64(len(state))}, &answer, bytes.NewReader(state))
 	if err == nil || !strings.Contains(err.Error(), ErrContradicted.Error()) {
-		t.Errorf("its leader is told: %v", err)
+		t.Errorf("its leader gets %v", err)
 	}
 	contradicted(t, n, fmt.Sprintf("an entry of term %d at %d of its log", r.term+1, r.began))
 }

@@ -43,7 +43,7 @@ func TestChangesEndInTime(t *testing.T) {
 			}
 		}
 		if err := inTime("the first removal", patience, remove(first)); !errors.Is(err, consensus.ErrUnknownOutcome) {
-			t.Errorf("a removal that nobody stores: %v", err)
+			t.Errorf("a removal that no follower stores: %v", err)
 		}
 		if err := inTime("another one, with little time", time.Second, remove(second)); !errors.Is(err, consensus.ErrBusy) {
 			t.Errorf("a removal for which there was no time: %v", err)
@@ -55,7 +55,7 @@ func TestChangesEndInTime(t *testing.T) {
 		if err := inTime("registration", patience, func(ctx context.Context) error {
 			return st.Join(ctx, joins(others[1]))
 		}); err != nil {
-			t.Errorf("a member that tells what is known: %v", err)
+			t.Errorf("a member that is unchanged: %v", err)
 		}
 		if gone, err := st.Gone(deadline(t, patience), first); gone || !errors.Is(err, consensus.ErrUnknownOutcome) {
 			t.Errorf("whether it is removed: %v, %v", gone, err)

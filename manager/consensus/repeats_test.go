@@ -58,9 +58,9 @@ func TestRestsEnd(t *testing.T) {
 		s.pause(repeatPause)
 		is("something has", repeatPause+10*time.Millisecond)
 		s.pause(repeatPause)
-		is("and nobody rests", repeatPause+10*time.Millisecond)
+		is("and no loop rests", repeatPause+10*time.Millisecond)
 		time.Sleep(awakeFor)
 		s.pause(repeatPause)
-		is("somebody rests again", 2*repeatPause+10*time.Millisecond+awakeFor)
+		is("some loop rests again", 2*repeatPause+10*time.Millisecond+awakeFor)
 	})
 }

@@ -91,7 +91,7 @@ func TestQuorumAfter(t *testing.T) {
 		"one of five, two dead":   {members(true, true, true, false, false), "2", false},
 		"a dead one of five":      {members(true, true, true, false, false), "4", true},
 		"the only one":            {members(true), "0", false},
-		"somebody without a vote": {append(members(true, true), Sighting{Server: Server{ID: "9"}}), "9", true},
+		"a server without a vote": {append(members(true, true), Sighting{Server: Server{ID: "9"}}), "9", true},
 	} {
 		voters, alive, need := quorumAfter(c.all, c.removed)
 		if safe := voters > 0 && alive >= need; safe != c.safe {

@@ -215,7 +215,7 @@ func (w *history) settled(writes, reads int) {
 	for c, k := range w.acked {
 		if p := w.all[0].fsm.State().Projector(index.ProjectorID(fmt.Sprint("client", c))); k > 0 &&
 			(p == nil || p.Admin < fmt.Sprintf("%06d", k)) {
-			w.t.Errorf("client %d was told of write %d, the state has %+v", c, k, p)
+			w.t.Errorf("client %d got the answer to write %d, the state has %+v", c, k, p)
 		}
 	}
 	w.t.Logf("acknowledged: %v; reads %d; terms %d", w.acked, w.reads, countTerms(w.all))

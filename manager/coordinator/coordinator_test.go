@@ -98,7 +98,7 @@ func TestBackfillTimestamp(t *testing.T) {
 		w.lead()
 		time.Sleep(4 * time.Second)
 		if !at(44)() {
-			t.Errorf("%v, but one host has not told the new leader how far it is", backfill())
+			t.Errorf("%v, but one host has not reported its progress to the new leader", backfill())
 		}
 		for _, n := range hosts {
 			n.mu.Lock()
@@ -519,7 +519,7 @@ func TestPromotionsForScansAreNotDelayed(t *testing.T) {
 		was := number()
 		usual := scans()
 		if n := number() - was; n > uint64(usual/core.DefaultSettings().Pacer.Normal)+1 {
-			t.Errorf("%d promotions in %v of a bucket for which nobody waits", n, usual)
+			t.Errorf("%d promotions in %v of a bucket for which no scan waits", n, usual)
 		}
 		set := func(host index.ID, set func(*fakeIndexer)) {
 			node := w.log.State().Index(host).Topology.Copies[0].Node
@@ -947,7 +947,7 @@ func TestRollback(t *testing.T) {
 				!errors.Is(err, core.ErrInRollback) {
 				t.Errorf("a scan meanwhile: %v", err)
 			}
-			w.until("it is told who is waited for", 4*time.Second, func() bool {
+			w.until("the awaited component is shown", 4*time.Second, func() bool {
 				s, _ := w.leader().Status()
 				b := &s.Buckets[0]
 				return slices.Equal(b.RollbackWaits, []string{"i2"}) && b.RollbackSinceMS > 0 &&
@@ -968,7 +968,7 @@ func TestRollback(t *testing.T) {
 			for _, n := range w.indexers {
 				n.mu.Lock()
 				if !slices.Contains(n.rollbacks, "prepare") || !slices.Contains(n.rollbacks, "rollback") {
-					t.Errorf("%s was told %v", n.name, n.rollbacks)
+					t.Errorf("%s got %v", n.name, n.rollbacks)
 				}
 				n.mu.Unlock()
 			}
@@ -995,7 +995,7 @@ func TestRollbackWithoutANode(t *testing.T) {
 	}{
 		{"the projector says that its node is silent", true, false, time.Second},
 		{"the projector waits for its node", true, true, 2 * time.Second},
-		{"nobody looks, a scan asks", false, true, 4 * time.Second},
+		{"no watcher, a scan asks", false, true, 4 * time.Second},
 	} {
 		inWorld(t, func(w *world) {
 			w.looks = tc.looks
@@ -1096,7 +1096,7 @@ func TestRollbackBesideAHungIndexer(t *testing.T) {
 			t.Errorf("stability goes on after %v, the rollback took %v; want %v", took, cleared, limit)
 		}
 		stop(false)
-		w.until("the other is told", time.Minute, func() bool {
+		w.until("the other gets it", time.Minute, func() bool {
 			hung.mu.Lock()
 			defer hung.mu.Unlock()
 			return hung.stable["world"].RollbackID == 1
@@ -1123,7 +1123,7 @@ func TestIdleBucketAfterARecovery(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.lead()
-		w.until("the new number is told", 20*time.Second, func() bool {
+		w.until("the new number is published", 20*time.Second, func() bool {
 			for _, n := range w.indexers {
 				n.mu.Lock()
 				got := n.stable["world"]

@@ -330,7 +330,7 @@ func TestProjectorBesideAHungOneAnswers(t *testing.T) {
 		_, err := w.leader().askBucket(w.ctx, &wire.BucketRequest{Bucket: "nowhere"})
 		if err = definite(err); !errors.Is(err, ErrNoProjector) || !strings.Contains(err.Error(), "p1") ||
 			strings.Contains(err.Error(), "p3") {
-			t.Errorf("one that nobody has: %v", err)
+			t.Errorf("one that no projector has: %v", err)
 		}
 	})
 }

@@ -78,7 +78,7 @@ func TestHeldTimestampIsNotSentAgain(t *testing.T) {
 		for addr, n := range w.indexers {
 			n.mu.Lock()
 			if again := n.published - counts[addr]; again > 0 != (n == behind) {
-				t.Errorf("%s was told %d times", addr, again)
+				t.Errorf("%s got it %d times", addr, again)
 			}
 			if number := w.log.State().Bucket("world").Stability.Number; n.stable["world"].Number != number {
 				t.Errorf("%s has number %d, want %d", addr, n.stable["world"].Number, number)
@@ -125,7 +125,7 @@ func TestDefinitionsAreSentAsChanges(t *testing.T) {
 		w.agree()
 		after, changes := lists()
 		if after != before+1 { // i4 is sent the full list once
-			t.Errorf("%d whole lists were told to who had one, want none", after-before-1)
+			t.Errorf("%d full lists were sent to components that had one, want none", after-before-1)
 		}
 		if changes < 10 {
 			t.Errorf("%d changes", changes)
@@ -137,7 +137,7 @@ func TestDefinitionsAreSentAsChanges(t *testing.T) {
 		w.until("active", 5*time.Second, func() bool { s, _ := w.leader().Status(); return s.Step == "active" })
 		time.Sleep(2 * time.Second)
 		if whole, now := lists(); whole != before || now != changes {
-			t.Errorf("a new leader told %d whole lists and %d changes to who had the newest", whole-before, now-changes)
+			t.Errorf("a new leader sent %d full lists and %d changes to up-to-date ones", whole-before, now-changes)
 		}
 		ids = append(ids, w.create("late", "", 3, 1).ID)
 		w.until("READY", 20*time.Second, func() bool { return w.state(ids[4]) == index.Maintenance })
@@ -209,7 +209,7 @@ func TestManagersAreSentAsChanges(t *testing.T) {
 		for addr, f := range w.each() {
 			f.mu.Lock()
 			if f.changes == 0 {
-				t.Errorf("%s was told no change", addr)
+				t.Errorf("%s was sent no change", addr)
 			}
 			f.mu.Unlock()
 		}

@@ -41,7 +41,7 @@ func TestDifferences(t *testing.T) {
 		report(false) // the process has restarted, and has compared other copies
 		time.Sleep(5 * time.Second)
 		if known() == nil {
-			t.Fatal("nobody has compared the copy since")
+			t.Fatal("no indexer has compared the copy since")
 		}
 		w.depose()
 		w.lead()

@@ -102,9 +102,9 @@ func TestRulesAreKept(t *testing.T) {
 		rules := func(want core.ExprRules) func() bool {
 			return func() bool { s, ok := w.leader().Status(); return ok && s.ExprRules == want }
 		}
-		w.until("rules are told", 10*time.Second, rules(core.ExprRules{Lowest: expression.Rules, Highest: expression.Rules}))
+		w.until("rules arrive", 10*time.Second, rules(core.ExprRules{Lowest: expression.Rules, Highest: expression.Rules}))
 		all[0].evaluates(1)
-		w.until("an earlier version is told", 10*time.Second, func() bool {
+		w.until("an earlier version arrives", 10*time.Second, func() bool {
 			s,
 				_ := w.leader().Status()
 			return s.ExprRules.Lowest == 1

@@ -64,7 +64,7 @@ func TestFaultsAreShown(t *testing.T) {
 			wire.IndexFaults{Index: o.ID + 1, TooLong: 100})
 		w.until("an indexer's, too", 10*time.Second, shown(n*(n+1)/2, 10*n+3))
 		if s, _ := w.leader().Status(); s.Progress[o.ID].FaultsIncomplete {
-			t.Error("all that is counted is told, and the sum is said to be incomplete")
+			t.Error("everything is counted, and the sum is marked as incomplete")
 		}
 		// An indexer that counts faults of more indexes than it lists may have counted some of an index that it does not
 		// list.

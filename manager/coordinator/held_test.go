@@ -32,7 +32,7 @@ func TestHeldListIsSentOnce(t *testing.T) {
 			Limits: statecontext.Limits{TransferRate: 2 << 20}}}); err != nil {
 			t.Fatal(err)
 		}
-		w.until("it is told the rate", 10*time.Second, func() bool { return ask(0).TransferRate == 2<<20 })
+		w.until("it gets the rate", 10*time.Second, func() bool { return ask(0).TransferRate == 2<<20 })
 		ask(0) // reports what it holds now, as the others then see it
 		first := ask(0)
 		held, err := wire.UnpackHeld(first.HeldPacked)
@@ -40,10 +40,10 @@ func TestHeldListIsSentOnce(t *testing.T) {
 			t.Fatalf("%v, %v, hash %x", held, err, first.HeldHash)
 		}
 		if again := ask(first.HeldHash); len(again.HeldPacked) != 0 || again.HeldHash != first.HeldHash {
-			t.Errorf("what is known is told again: %+v", again)
+			t.Errorf("a known list is sent again: %+v", again)
 		}
 		if other := ask(first.HeldHash + 1); !slices.Equal(other.HeldPacked, first.HeldPacked) {
-			t.Error("another list was believed to be the newest")
+			t.Error("another list was taken for the newest")
 		}
 	})
 }

@@ -212,7 +212,7 @@ func TestNoAutomaticMergeBesideASplit(t *testing.T) {
 			return nil
 		})
 		split := w.becomes(y.ID, 6)
-		w.until("it is told why it waits", 10*splitAfter, func() bool {
+		w.until("the reason for waiting is shown", 10*splitAfter, func() bool {
 			return strings.Contains(w.mergeWaits(id), "(y) is being split or merged")
 		})
 		time.Sleep(10 * splitAfter)

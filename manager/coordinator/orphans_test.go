@@ -75,11 +75,11 @@ func TestOrphans(t *testing.T) {
 		w.until("told", 5*time.Second, func() bool { return len(asked()) > 0 })
 		if a, want := asked()[0], []wire.OrphanRef{{Copy: 900, Index: 77}, {Copy: other, Index: o.ID}}; !slices.Equal(a,
 			want) {
-			t.Errorf("told to drop %v, want %v", a, want)
+			t.Errorf("commanded to drop %v, want %v", a, want)
 		}
 		time.Sleep(5 * time.Second)
 		if a := asked(); len(a) != 1 {
-			t.Errorf("told again: %v", a)
+			t.Errorf("commanded again: %v", a)
 		}
 	})
 }

@@ -53,7 +53,7 @@ func TestWorkDoesNotFollowTheMutationRate(t *testing.T) {
 			// Five promotions a second, each sent to three indexers.
 			if did.commands > 5*seconds+1 || did.commands < 4*seconds || did.published > 3*(did.commands+1) ||
 				did.requests != 0 {
-				t.Errorf("in %d s: %+v, want %d commands at most, each told to three indexers, and no streams", seconds, did,
+				t.Errorf("in %d s: %+v, want %d commands at most, each sent to three indexers, and no streams", seconds, did,
 					5*seconds+1)
 			}
 			// Two vectors of varints per entry: 100 times the rate adds at most one byte per seqno.

@@ -57,7 +57,7 @@ func TestRemoveIndexer(t *testing.T) {
 			return w.state(lone.ID) == index.Maintenance && w.state(pair.ID) == index.Maintenance
 		})
 		if w.log.counted("*statecontext.EvictCopies") != 0 {
-			t.Error("copies were taken off a node that nobody removes")
+			t.Error("copies were taken off a node that is not being removed")
 		}
 		remove := func(id string, force, dry bool) (Removal, error) {
 			return w.leader().RemoveIndexer(w.ctx, RemoveIndexerRequest{ID: id, Force: force, DryRun: dry})

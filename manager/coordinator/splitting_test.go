@@ -74,7 +74,7 @@ func TestAutomaticSplit(t *testing.T) {
 		}
 		proposed := w.splits()
 		zero.Store(150)
-		w.until("it is told", time.Minute, func() bool {
+		w.until("it is shown", time.Minute, func() bool {
 			return strings.Contains(w.waits(o.ID), "slice 0 of 2 has 150 bytes")
 		})
 		took := w.until("it is split", 3*splitAfter, func() bool { return proposed() != nil })
@@ -257,11 +257,11 @@ func TestAutomaticMerge(t *testing.T) {
 		if _, err := w.leader().SetAutoSplit(w.ctx, SplitRequest{ID: id}, false); err != nil {
 			t.Fatal(err)
 		}
-		w.until("it is told that it may not", 10*splitAfter, func() bool {
+		w.until("it is shown that it may not", 10*splitAfter, func() bool {
 			return strings.Contains(w.mergeWaits(id), "its auto_split is false")
 		})
 		zero.Store(150)
-		w.until("it is told that it may not be split", 10*splitAfter, func() bool {
+		w.until("it is shown that it may not be split", 10*splitAfter, func() bool {
 			return strings.Contains(w.waits(id), "its auto_split is false")
 		})
 		if d := w.named("x"); d.ID != id || w.log.counted("*statecontext.SplitIndex") != 1 {

@@ -65,7 +65,7 @@ func TestSilentProjectorIsNamed(t *testing.T) {
 		}
 		w.until("stuck", time.Minute, func() bool { return status().Streams.StuckCount == vbuckets/2 })
 		if waited := time.Since(began); waited < 10*time.Second {
-			t.Errorf("told after %s: a vbucket that changes hands is not stuck", waited)
+			t.Errorf("shown after %s: a vbucket that changes hands is not stuck", waited)
 		}
 		for i, x := range status().Streams.Stuck {
 			if int(x.VBucket) != 2*i+1 || x.Reason == "" || x.ForMS < 10_000 || x.State == streams.Begun {

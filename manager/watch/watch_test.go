@@ -294,7 +294,7 @@ func TestWatchersSeeTheHistory(t *testing.T) {
 		var viewers []*viewer
 		present := func() *viewer {
 			if len(viewers) == 0 {
-				t.Skip("nobody watches")
+				t.Skip("without watchers")
 			}
 			return rapid.SampledFrom(viewers).Draw(t, "viewer")
 		}
@@ -345,7 +345,7 @@ func TestWatchersSeeTheHistory(t *testing.T) {
 			t.Fatalf("%d watchers are left, addresses %v", w.hub.Watchers(), w.hub.from)
 		}
 		if w.hub.lent != 0 {
-			t.Fatalf("%d bytes are lent to nobody", w.hub.lent)
+			t.Fatalf("%d bytes are held by no watcher", w.hub.lent)
 		}
 	})
 }
@@ -540,11 +540,11 @@ func TestSnapshotsOfSlowWatchers(t *testing.T) {
 		s.Close()
 	}
 	if w.hub.lent -= others; w.hub.lent != 0 {
-		t.Errorf("%d bytes are lent to nobody", w.hub.lent)
+		t.Errorf("%d bytes are held by no watcher", w.hub.lent)
 	}
 	given(resumes)
 	if _, err := resumes.Next(canceled(t)); !errors.Is(err, context.Canceled) || w.hub.lent != 0 {
-		t.Errorf("%v; %d bytes are lent to who has taken them", err, w.hub.lent)
+		t.Errorf("%v; %d bytes are held by watchers that have taken them", err, w.hub.lent)
 	}
 }
 
@@ -582,7 +582,7 @@ func TestSnapshotsOfOneAddress(t *testing.T) {
 		s.Close()
 	}
 	if w.hub.lent != 0 || len(w.hub.lentAt) != 0 {
-		t.Errorf("%d bytes are lent to nobody, %v", w.hub.lent, w.hub.lentAt)
+		t.Errorf("%d bytes are held by no watcher, %v", w.hub.lent, w.hub.lentAt)
 	}
 }
 

@@ -43,7 +43,7 @@ func TestMakeRoom(t *testing.T) {
 		{"the same topic of another bucket", full[:1], SideStream{SideKey{"/catchup/1/0", "c"}, full[0].Target}, nil, false},
 		{"a later process", full[:2], ofNode("/catchup/1/a", 1, "later"), []SideKey{full[0].SideKey, full[1].SideKey}, false},
 		{"another indexer", full[:2], ofNode("/catchup/2/a", 2, "later"), nil, false},
-		{"one that does not tell its process", full[:2], ofNode("/catchup/1/a", 1, ""), nil, false},
+		{"one that does not name its process", full[:2], ofNode("/catchup/1/a", 1, ""), nil, false},
 		{"no room", full, ofNode("/catchup/1/a", 1, "boot"), nil, true},
 		{"no room but its own", full, ofNode("/catchup/1/7", 1, "boot"), []SideKey{full[7].SideKey}, false},
 		{"a subscriber too many", subscribed, subscription("/backfill/a"), nil, true},

@@ -224,7 +224,7 @@ func (s *streamsScript) side() {
 	for what, name := range []string{KVBegins: "begins", KVDocument: "document", KVMoves: "moves", KVEnds: "ends",
 		KVBreaks: "breaks"} {
 		if s.d.HasArg(name) {
-			steps := []string{SideTakes: "it is taken", SideSkips: "it is for nobody", SideBegins: "BEGIN is to be said",
+			steps := []string{SideTakes: "it is taken", SideSkips: "it is skipped", SideBegins: "BEGIN is to be said",
 				SideReaches: "everything has come: KV is asked how far it is", SideBreaks: "the stream is to be broken off"}
 			s.say("%s", steps[st.Side(FromKV(what), s.num("seqno"))])
 		}

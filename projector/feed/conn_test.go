@@ -55,7 +55,7 @@ func TestDialRefuses(t *testing.T) {
 		{name: "long name", edit: func(c *feed.Config) { c.Name = strings.Repeat("n", 201) }, says: "201 bytes"},
 		{name: "tiny buffer", edit: func(c *feed.Config) { c.BufferBytes = 10 }, says: "BufferBytes"},
 		{name: "hasty noops", edit: func(c *feed.Config) { c.NoopInterval = time.Millisecond }, says: "NoopInterval"},
-		{name: "nobody there", edit: func(c *feed.Config) { c.Addr = "127.0.0.1:1" }, says: "127.0.0.1:1"},
+		{name: "nothing listens", edit: func(c *feed.Config) { c.Addr = "127.0.0.1:1" }, says: "127.0.0.1:1"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -472,7 +472,7 @@ func TestProtocolViolations(t *testing.T) {
 		"marker":         enc(marker(0, 1, 5, 4)),
 		"stream end":     enc(mcbp.Frame{Header: request(mcbp.OpDCPStreamEnd, 0, 1)}),
 		"seqno advanced": enc(mcbp.Frame{Header: request(mcbp.OpDCPSeqnoAdvanced, 0, 1), Extras: []byte{1}}),
-		"answer to nobody": enc(mcbp.Frame{Header: mcbp.Header{Magic: mcbp.MagicResponse, Op: mcbp.OpDCPStreamReq,
+		"answer without a request": enc(mcbp.Frame{Header: mcbp.Header{Magic: mcbp.MagicResponse, Op: mcbp.OpDCPStreamReq,
 			Opaque: 999}}),
 	} {
 		t.Run(name, func(t *testing.T) {

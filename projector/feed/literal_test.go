@@ -318,7 +318,7 @@ func TestBytesOfRefusals(t *testing.T) {
 		{"no manifest of collections yet", `8153 0000 00 00 0089 00000000` + ofThat, temporary},
 		{"a vbucket behind the manifest", `8153 0000 00 00 008b 00000000` + ofThat, temporary},
 		{"unknown collection", `8153 0000 00 00 0088 00000000` + ofThat, func(err error) bool { return strings.Contains(err.Error(), "UNKNOWN_COLLECTION") }},
-		{"a status that nobody knows", `8153 0000 00 00 00fa 00000000` + ofThat, func(err error) bool { return strings.Contains(err.Error(), "0x00fa") }},
+		{"an unknown status", `8153 0000 00 00 00fa 00000000` + ofThat, func(err error) bool { return strings.Contains(err.Error(), "0x00fa") }},
 		{"with frame extras", `1853 03 00 00 00 0023 0000000b` + ofThat + `02002a 0000000000000003`, func(err error) bool {
 			var r *feed.RollbackError
 			return errors.As(err, &r) && r.Seqno == 3

@@ -45,7 +45,7 @@ func TestPacedStreamIsGivenUp(t *testing.T) {
 					end := Event{Kind: StreamEnd, VBucket: 1, Stream: 7, EndReason: mcbp.EndClosed}
 					c.mu.Lock()
 					if p.admit(&end, MinBufferBytes, 0) {
-						t.Error("the end that was asked for is told")
+						t.Error("the requested end is delivered")
 					}
 					c.mu.Unlock()
 					time.Sleep(10 * c.conf.RequestTimeout) // if only room is missing, it may wait as long as the user likes
@@ -85,7 +85,7 @@ func TestPacedStreamIsGivenUp(t *testing.T) {
 						t.Error("a late document is taken")
 					}
 					if p.admit(&Event{Kind: StreamEnd, VBucket: 1, Stream: wire}, 0, 0) {
-						t.Error("a late end is told")
+						t.Error("a late end is delivered")
 					}
 				}
 				if len(p.byWire) != 0 || len(p.byVB) != 0 {

@@ -69,7 +69,7 @@ func TestInsideTLS(t *testing.T) {
 		conf.RequestTimeout = 5 * time.Second
 		if c, err := dial(within(t, 60*time.Second), conf); err == nil {
 			_ = c.Close()
-			t.Error("a node that nobody vouches for is trusted")
+			t.Error("a node of an unknown CA is trusted")
 		}
 	})
 }
@@ -157,7 +157,7 @@ func TestUserOfADirectory(t *testing.T) {
 		wrong.Password = "q"
 		refused("another password", wrong)
 		anybody.TLS = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}
-		refused("a node that anybody could be", anybody)
+		refused("a node without a verified identity", anybody)
 	})
 }
 

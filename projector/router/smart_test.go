@@ -110,7 +110,7 @@ func TestSlowMajorityThrottles(t *testing.T) {
 	defer cancel()
 	for ctx.Err() == nil {
 		if seqno++; seqno > 1000 {
-			t.Fatal("two slow ones of three hold nobody back")
+			t.Fatal("two slow ones of three delay no other")
 		}
 		if err := f.topic.Mutation(ctx, 0, big(seqno)); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)

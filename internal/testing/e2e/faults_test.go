@@ -26,7 +26,7 @@ import (
 
 var (
 	faultCount = flag.Int("faults", 0, "faults in TestHundredFaults; 0: it is skipped")
-	faultSeed  = flag.Uint64("faults.seed", uint64(time.Now().UnixNano()), "of the order of the faults and of who is hit")
+	faultSeed  = flag.Uint64("faults.seed", uint64(time.Now().UnixNano()), "of the order of the faults and of the victims")
 )
 
 const (

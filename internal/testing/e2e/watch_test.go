@@ -223,7 +223,7 @@ func TestWatchersOverKills(t *testing.T) {
 					return true, ""
 				}
 			}
-			return false, "nobody knows one"
+			return false, "no manager knows one"
 		})
 		return id
 	}
@@ -271,7 +271,7 @@ func TestWatchersOverKills(t *testing.T) {
 	}
 	for _, a := range created {
 		if !strings.Contains(whole.String(), `"id":"`+a.id+`"`) {
-			t.Errorf("index %s was created, and nobody was told", a.id)
+			t.Errorf("index %s was created, and no watcher was notified", a.id)
 		}
 	}
 	t.Logf("%d indexes created, history up to cas %d", len(created), list.CAS)

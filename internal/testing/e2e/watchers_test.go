@@ -98,11 +98,11 @@ func TestManyWatchers(t *testing.T) {
 	measure(fmt.Sprintf("%d watchers, at rest", *watcherCount), rest)
 	measure(fmt.Sprintf("%d watchers, an index every 50 ms", *watcherCount), ddl)
 	want := int64(created) * int64(*watcherCount)
-	harness.Eventually(t, time.Minute, "all are told of all", func() (bool, string) {
+	harness.Eventually(t, time.Minute, "every watcher gets every index", func() (bool, string) {
 		return received.Load() >= want,
 			fmt.Sprintf("%d of %d", received.Load(), want)
 	})
-	t.Logf("%d indexes, each told to each watcher", created)
+	t.Logf("%d indexes, each sent to each watcher", created)
 }
 
 // listen reads events as cheaply as a client can.

@@ -203,7 +203,7 @@ func (s *Sim) nodeStability(n *node, r *wire.StabilityRequest) error {
 		s.checkPublished(t)
 		if h := n.buckets[t.Bucket]; h != nil {
 			took := h.st.Publish(t.Stability)
-			s.ev("n%d is told S%d of %s %v rollback %d: %v", n.num, t.Number, t.Bucket, t.Vector.Seqnos, t.RollbackID, took)
+			s.ev("n%d gets S%d of %s %v rollback %d: %v", n.num, t.Number, t.Bucket, t.Vector.Seqnos, t.RollbackID, took)
 		}
 	}
 	return nil

@@ -203,7 +203,7 @@ func TestEndsOfStreamsAreForwarded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := gone.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("nothing listens: %v", err)
 	}
 }
 
@@ -241,6 +241,6 @@ func TestCallers(t *testing.T) {
 		t.Errorf("the socket is %s, %v; found was %s", to, err, inode)
 	}
 	if inode, err := inodeOf(c.RemoteAddr(), &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}); err == nil {
-		t.Errorf("a connection that nobody has: %s", inode)
+		t.Errorf("a connection that no process has: %s", inode)
 	}
 }

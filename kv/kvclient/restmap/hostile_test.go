@@ -105,7 +105,7 @@ func TestRemovedManagerDoesNotDecide(t *testing.T) {
 		not    []error
 	}{
 		{"not ready yet", []int{404, 503}, kvclient.ErrTemporary, []error{kvclient.ErrNoBucket}},
-		{"not ready yet, and a stranger", []int{503, 401}, kvclient.ErrTemporary, []error{kvclient.ErrAuth}},
+		{"not ready yet, and a former one", []int{503, 401}, kvclient.ErrTemporary, []error{kvclient.ErrAuth}},
 		{"all say so", []int{404, 404}, kvclient.ErrNoBucket, nil},
 		{"all refuse", []int{401, 404}, kvclient.ErrAuth, nil},
 	} {

@@ -207,7 +207,7 @@ func TestStream(t *testing.T) {
 		select {
 		case say <- text:
 		case <-time.After(patience):
-			t.Fatal("nobody listens")
+			t.Fatal("no stream is open")
 		}
 	}
 	// Repeated until it is received: an abandoned stream may receive it, too.

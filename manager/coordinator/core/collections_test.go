@@ -40,7 +40,7 @@ func TestCollectionGone(t *testing.T) {
 			"was emptied; drop the index and create it again"},
 		{"emptied before", &wire.Collections{UID: 7, All: []wire.Collection{emptied(5)}}, ""},
 		{"an older manifest", &wire.Collections{UID: 4}, ""},
-		{"not told", nil, ""},
+		{"not reported", nil, ""},
 	} {
 		l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 1}, hclog.NewNullLogger(), now)
 		var got []*statecontext.SetIndexState

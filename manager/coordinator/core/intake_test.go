@@ -129,7 +129,7 @@ func TestReportBetweenHelloAndActivation(t *testing.T) {
 	g.helloIndexer(1, 0)
 	g.hello("p1", 5, stream(true, 10, false))
 	if !g.report(4, 6, nil) {
-		t.Error("a change of what another leader was told is not followed by everything")
+		t.Error("a change based on another leader's report is not followed by a full report")
 	}
 	g.report(0, 7, stream(true, 10, false))
 	if g.report(7, 8, stream(false, 10, true)) {
@@ -184,10 +184,10 @@ func TestHelloOutOfOrder(t *testing.T) {
 		}
 		g.hello("p1", 5, stream(true, 10, false)) // the best available, but the base of nothing
 		if !g.report(5, 7, nil) || !g.report(4, 8, nil) {
-			t.Error("a change was taken of what a late answer told")
+			t.Error("a change was taken as based on a late answer")
 		}
 		if g.report(0, 9, stream(true, 10, false)) || g.report(9, 10, nil) {
-			t.Error("everything was told, and is asked for again")
+			t.Error("a full report was sent, and is requested again")
 		}
 	})
 	t.Run("a projector's overtakes a report", func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestHelloOutOfOrder(t *testing.T) {
 		}
 		for range 2 {
 			if g.report(0, 8, stream(true, 10, false)) {
-				t.Error("everything was told, and is asked for again")
+				t.Error("a full report was sent, and is requested again")
 			}
 		}
 	})
@@ -207,7 +207,7 @@ func TestHelloOutOfOrder(t *testing.T) {
 		g.reportIndexer(0, 6, 30)
 		g.helloIndexer(5, 20)
 		if g.held() != 30 {
-			t.Errorf("its copy holds timestamp %d, which is of before it told 30", g.held())
+			t.Errorf("its copy holds timestamp %d, which is older than the reported 30", g.held())
 		}
 		if g.reportIndexer(6, 7, 40) || g.held() != 40 {
 			t.Errorf("a change of what is here was refused: timestamp %d", g.held())
@@ -230,10 +230,10 @@ func TestHelloOutOfOrder(t *testing.T) {
 		}
 		g.helloIndexer(5, 20)
 		if !g.reportIndexer(5, 7, 40) {
-			t.Error("a change was taken of what a late answer told")
+			t.Error("a change was taken as based on a late answer")
 		}
 		if g.reportIndexer(0, 8, 40) || g.held() != 40 {
-			t.Errorf("everything was told, and is asked for again: timestamp %d", g.held())
+			t.Errorf("a full report was sent, and is requested again: timestamp %d", g.held())
 		}
 	})
 }

@@ -49,7 +49,7 @@ func TestLeadersOwnPause(t *testing.T) {
 		}
 		pass(l.settings.OfflineAfter.Milliseconds() - silent)
 		if got := l.life(&l.components.projectors["p9"].component); got != liveness.Offline {
-			t.Errorf("%s: who is silent on is %v", what, got)
+			t.Errorf("%s: still silent is %v", what, got)
 		}
 	}
 }

@@ -41,7 +41,7 @@ func TestRefusedDefinitionsAreLogged(t *testing.T) {
 		l.membership.handed(&Handed{From: n.receiver, Addr: "http://i1", Err: s.err})
 		if got := out.String(); s.logged == "" && got != "" || !strings.Contains(got, s.logged) ||
 			s.logged != "" && !strings.Contains(got, "http://i1") {
-			t.Errorf("answer %d, %v: the log is told %q, want %q", i, s.err, got, s.logged)
+			t.Errorf("answer %d, %v: the log has %q, want %q", i, s.err, got, s.logged)
 		}
 	}
 }

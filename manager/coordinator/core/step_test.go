@@ -91,7 +91,7 @@ func TestPlacesChosenInARowDiffer(t *testing.T) {
 	}
 	now.MS += reservedFor
 	if chosen(); len(l.places.reserved) != 1 {
-		t.Errorf("%d reservations are left of statements that nobody settled", len(l.places.reserved)-1)
+		t.Errorf("%d reservations are left of statements that were never settled", len(l.places.reserved)-1)
 	}
 }
 
@@ -242,7 +242,7 @@ func TestHealthyIndexersArePreferred(t *testing.T) {
 				l.Step(now, &IndexerGreeted{Greet: Greet{Node: id}, From: n.receiver,
 					Answer: &wire.IndexerHello{Report: wire.IndexerReport{BootID: "boot", Health: health}}})
 				if n.health != health {
-					t.Fatalf("of %s is known %q, it told %q", name, n.health, health)
+					t.Fatalf("of %s is known %q, it reported %q", name, n.health, health)
 				}
 			}
 		}

@@ -84,7 +84,7 @@ func TestUnreachableComponents(t *testing.T) {
 	g.step(&IndexerReported{Report: &works, Reply: make(chan *wire.ReportReply, 1)})
 	g.step(&ProjectorReported{Report: &wire.ProjectorReport{ID: "p1", BootID: "boot", Base: 2, Sequence: 3,
 		Revision: works.Revision}, Reply: make(chan *wire.ReportReply, 1)})
-	check("when they report that they have heard all the same", "answers at", 2, "")
+	check("when they report the revision all the same", "answers at", 2, "")
 	silent()
 	pass()
 	silent()

@@ -51,7 +51,7 @@ func TestWantedSeqnosFollowWaitingScans(t *testing.T) {
 	}
 	b.wait(needing(7, 20, 20, 20, 20))
 	if !slices.Equal(wanted, []uint64{9, 9, 9, 9}) {
-		t.Errorf("%v was told", wanted)
+		t.Errorf("%v was requested", wanted)
 	}
 }
 

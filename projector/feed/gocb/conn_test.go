@@ -27,7 +27,7 @@ func TestWhoGetsThePassword(t *testing.T) {
 		gets     bool
 	}{
 		{"a node", gocbcore.MemdService, "10.0.0.2:11210", nil, nil, true},
-		{"who was named", gocbcore.MgmtService, "http://10.0.0.1:8091", []string{"10.0.0.1:8091"}, nil, true},
+		{"a configured manager", gocbcore.MgmtService, "http://10.0.0.1:8091", []string{"10.0.0.1:8091"}, nil, true},
 		{"whom a map names", gocbcore.MgmtService, "http://10.0.0.2:8091", []string{"10.0.0.1:8091"}, nil, false},
 		{"whom a map names, checked", gocbcore.MgmtService, "https://10.0.0.2:18091", []string{"10.0.0.1:18091"}, checked,
 			true},

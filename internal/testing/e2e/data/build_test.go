@@ -348,7 +348,7 @@ func (r *buildRun) truth(killed, back, ready time.Time) {
 	if n == 0 {
 		return
 	}
-	r.t.Logf("progress in %d samples: off by %+.1f percent points at most (%.1f told, %.1f to %.1f true, %s before "+
+	r.t.Logf("progress in %d samples: off by %+.1f percent points at most (%.1f reported, %.1f to %.1f true, %s before "+
 		"READY), %.2f in the mean", n, worst.off(),
 		worst.progress, worst.before, worst.after, ready.Sub(worst.at).Round(time.Millisecond), sum/float64(n))
 	if allowed := r.allowed(); math.Abs(worst.off()) > allowed {

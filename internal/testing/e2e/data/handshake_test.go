@@ -176,7 +176,7 @@ func (h *handshake) copied(ctx context.Context) {
 	}
 	h.kill(0)
 	var found time.Time
-	harness.Eventually(h.t, harness.Hang, "the orphan is told of", func() (bool, string) {
+	harness.Eventually(h.t, harness.Hang, "the orphan is reported", func() (bool, string) {
 		i := h.status(ctx, 0)
 		if i.OrphanCount == 1 && i.Orphans[0].Copy == foreign.ID && found.IsZero() {
 			found = time.UnixMilli(i.Orphans[0].SinceMS)

@@ -64,7 +64,7 @@ func TestSessionsNeverGoBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := count(&writer, via, "slow", "any"); got.Count < n {
-				t.Fatalf("who has written %d documents sees %d", n, got.Count)
+				t.Fatalf("a client that has written %d documents sees %d", n, got.Count)
 			}
 			continue
 		}

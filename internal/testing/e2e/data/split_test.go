@@ -143,7 +143,7 @@ func TestAutomaticSplits(t *testing.T) {
 			x, err := c.Index(ctx, client.Ref(bucket, name))
 			return err == nil && x.ID != id && x.State == index.Maintenance && x.Partitions > 3, fmt.Sprintf("%+v, %v", x, err)
 		})
-		harness.Eventually(t, harness.Hang, "it is told why "+name+" is split", func() (bool, string) {
+		harness.Eventually(t, harness.Hang, "the reason why "+name+" is split is shown", func() (bool, string) {
 			cause, _ := causes.Load(id)
 			text, _ := cause.(string)
 			return strings.Contains(text, " bytes, more than the 112640 of --split-above"), text

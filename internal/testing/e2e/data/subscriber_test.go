@@ -328,7 +328,7 @@ func TestSubscriberThatReadsNothing(t *testing.T) {
 	l := newListener(ctx, t, c, m.Bucket)
 	l.gate = make(chan struct{})
 	l.subscribe(t, topic.Config{ID: "held", Bucket: m.Bucket, RetryForever: true}, m.Projectors[0].Admin)
-	harness.Eventually(t, harness.Hang, "the subscriber is told something", func() (bool, string) {
+	harness.Eventually(t, harness.Hang, "the subscriber gets something", func() (bool, string) {
 		return l.called() > 0,
 			""
 	})

@@ -177,7 +177,7 @@ func TestSessions(t *testing.T) {
 			for n, r := range readers {
 				t.Logf("reader %d: %d answers, %d refused, %d say that something is lost", n, r.answers, r.refused, r.lost)
 				if *rounds > len(troubles) && r.lost == 0 { // it has seen rows before the second flush
-					t.Errorf("reader %d was never told that something is lost", n)
+					t.Errorf("reader %d never got the report of a loss", n)
 				}
 			}
 			t.Logf("at least %d seqnos were lost, up to %d of a vbucket at a time", w.seqnos, w.most)

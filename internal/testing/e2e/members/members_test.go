@@ -294,7 +294,7 @@ func (w *cluster) foreign(ctx context.Context, t *testing.T) {
 	})
 	b.procs["m1"].Stop()
 	m := b.manager(1, "--join", w.join(1, 2, 3))
-	b.until(ctx, "a manager of another cluster hears it by name", func() (bool, string) {
+	b.until(ctx, "a manager of another cluster gets an error with its name", func() (bool, string) {
 		return strings.Contains(m.Log(), "manager at an address of --join belongs to another cluster"), m.Log()
 	})
 }

@@ -386,7 +386,7 @@ func TestCommandsOfTheOperationsPage(t *testing.T) {
 	s.gone(stopped, children)
 	if log := s.nodes[stopped].Log(); !strings.Contains(log, "all roles have ended") ||
 		strings.Contains(log, "did not stop cleanly") {
-		t.Error("the stop is not told, or was not in order")
+		t.Error("the stop is not logged, or was not orderly")
 	}
 	s.launch(stopped)
 	s.allReady()
