@@ -256,9 +256,9 @@ func TestSilentIndexerIsSkipped(t *testing.T) {
 		ports []string
 		want  error
 	}{
-		{"one stands", []string{stands.addr, well.addr}, nil},
+		{"one hangs", []string{stands.addr, well.addr}, nil},
 		{"one is gone", []string{closed, well.addr}, nil},
-		{"one stands, one is gone", []string{closed, stands.addr, well.addr}, nil},
+		{"one hangs, one is gone", []string{closed, stands.addr, well.addr}, nil},
 		{"all are gone", []string{closed}, errDetour},
 	} {
 		t.Run(c.name, func(t *testing.T) {

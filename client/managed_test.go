@@ -89,7 +89,7 @@ func TestScansOutliveTheirManager(t *testing.T) {
 		"in an answer of one":      {passer: &passer{piece: 20, kills: []int{3, 19}}, rows: 20, asked: "[  ]"},
 		"at its end":               {passer: &passer{piece: 20, kills: []int{20}}, rows: 20, asked: "[ 20]"},
 		"where no place is":        {passer: &passer{piece: 5, kills: []int{13}, blind: true}, rows: 10, asked: "[]"},
-		"who knows no places":      {passer: &passer{piece: 3, kills: []int{8}, deaf: true}, rows: 6, asked: "[ 6]"},
+		"without places":           {passer: &passer{piece: 3, kills: []int{8}, deaf: true}, rows: 6, asked: "[ 6]"},
 		"rows of many times":       {passer: &passer{piece: 5, kills: []int{3, 8}}, stability: "none", rows: 20, asked: "[  5]"},
 		"of many times at a place": {passer: &passer{piece: 5, kills: []int{10}}, stability: "none", rows: 20, asked: "[ 10]"},
 	} {

@@ -142,7 +142,7 @@ func TestCutAnswerIsContinued(t *testing.T) {
 			errcode.SnapshotTooOld, false},
 		{"no indexer continues", [3][]part{{{ids: "ab"}}, {}, {}}, "ab", [3]string{"* b", "b", "b"}, "", true},
 		{"no place is sent", [3][]part{{{ids: "ab", blind: true}}, {end("c")}}, "ab", [3]string{"*", "", ""}, "", true},
-		{"one stands still", [3][]part{{{ids: "ab", deaf: true}}, {end("c")}}, "abc", [3]string{"*", "b", ""}, "", false},
+		{"one stalls", [3][]part{{{ids: "ab", deaf: true}}, {end("c")}}, "abc", [3]string{"*", "b", ""}, "", false},
 		{"a failure is an end", [3][]part{{{ids: "ab", tail: string(errcode.Damaged)}}, {end("c")}}, "ab",
 			[3]string{"*", "", ""}, errcode.Damaged, false},
 	} {

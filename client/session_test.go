@@ -230,8 +230,8 @@ func TestPartlyReadAnswersCountAsSeen(t *testing.T) {
 		"failed":                {[]part{{ids: "ab", tail: string(errcode.Damaged), saw: "w"}}, "w 9"},
 		"failed and reported":   {[]part{{ids: "ab", tail: string(errcode.Damaged), saw: "w", fails: newest}}, "w 12"},
 		"at once, and reported": {[]part{{ids: "ab", tail: string(errcode.Damaged), blind: true, fails: newest}}, "w 12"},
-		"gone on with":          {[]part{{ids: "ab", saw: "w"}, {tail: string(errcode.Damaged)}}, "w 9"},
-		"gone on, and blind":    {[]part{{ids: "ab", saw: "w"}, {ids: "c", blind: true}}, "w 9"},
+		"continued":             {[]part{{ids: "ab", saw: "w"}, {tail: string(errcode.Damaged)}}, "w 9"},
+		"continued, and blind":  {[]part{{ids: "ab", saw: "w"}, {ids: "c", blind: true}}, "w 9"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScripted(t, c.parts...)

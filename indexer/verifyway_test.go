@@ -147,7 +147,7 @@ func TestVerifyRestartsVBuckets(t *testing.T) {
 		documents uint64              // the maximum number of compared documents
 	}{
 		{"KV fails over", 0, []wire.StartOutcome{wire.StartFailover, wire.StartStale, wire.StartRollback}, 1, 204},
-		{"a load goes on", 60 << 10, nil, 1000, 1200},
+		{"a load continues", 60 << 10, nil, 1000, 1200},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := built(t)

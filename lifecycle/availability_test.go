@@ -21,7 +21,7 @@ func TestAssess(t *testing.T) {
 	}{
 		"whole":            {2, 2, copies("", "", "", ""), Available, ""},
 		"one copy is away": {2, 2, copies("", "i2 is offline", "", ""), Degraded, "slice 0 has 1 of 2 copies (i2 is offline)"},
-		"who lacks most comes first": {2, 2, copies("", "i2 is offline", "i1 is filling it", "i2 is offline"), Unavailable,
+		"most missing comes first": {2, 2, copies("", "i2 is offline", "i1 is filling it", "i2 is offline"), Unavailable,
 			"slice 1 has 0 of 2 copies (i1 is filling it, i2 is offline); slice 0 has 1 of 2 copies (i2 is offline)"},
 		"never placed":                 {1, 2, copies(""), Degraded, "slice 0 has 1 of 2 copies"},
 		"nothing placed":               {1, 1, nil, Unavailable, "slice 0 has 0 of 1 copies"},

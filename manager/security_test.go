@@ -205,13 +205,13 @@ func TestEveryRouteByEveryRole(t *testing.T) {
 	everybody := []*who{
 		root,
 		{name: "anonymous"},
-		{name: "anonymous who says that he is passed on",
+		{name: "anonymous with a forwarded principal",
 			header: map[string]string{api.HeaderPrincipal: forged[api.HeaderPrincipal], api.HeaderForwarded: "m1"}},
 		{name: "wrong token", header: map[string]string{"Authorization": "Bearer " + statecontext.TokenPrefix +
 			strings.Repeat("B", 43)}},
 		{name: "metrics", basic: [2]string{"watcher", readPassword}, may: api.RoleMetrics},
 		{name: "read", basic: [2]string{"reader", readPassword}, may: api.RoleRead},
-		{name: "read, who says that he is passed on", basic: [2]string{"reader", readPassword}, header: forged,
+		{name: "reader with a forwarded principal", basic: [2]string{"reader", readPassword}, header: forged,
 			may: api.RoleRead},
 		{name: "ddl", basic: [2]string{"changer", ddlPassword}, may: api.RoleDDL},
 		{name: "token of ddl for read", header: map[string]string{"Authorization": "Bearer " + secret}, may: api.RoleRead},

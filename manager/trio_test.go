@@ -303,10 +303,10 @@ func TestContract(t *testing.T) {
 		{name: "change of nothing", method: "PATCH", path: "/v1/indexes/b/n", body: `{}`, status: 400, code: "BAD_REQUEST", detail: "nothing to change"},
 		{name: "change, no body", method: "PATCH", path: "/v1/indexes/b/n", status: 400, code: "BAD_REQUEST",
 			detail: "nothing to change"},
-		{name: "change of what cannot be", method: "PATCH", path: "/v1/indexes/b/n", body: `{"num_replica":2}`, status: 400, code: "UNSUPPORTED", detail: "use ALTER INDEX"},
+		{name: "change of a fixed field", method: "PATCH", path: "/v1/indexes/b/n", body: `{"num_replica":2}`, status: 400, code: "UNSUPPORTED", detail: "use ALTER INDEX"},
 		{name: "change of the name", method: "PATCH", path: "/v1/indexes/b/n", body: `{"name":"m"}`, status: 400, code: "UNSUPPORTED", detail: "create another"},
 		{name: "change of the state", method: "PATCH", path: "/v1/indexes/b/n", body: `{"state":"ready"}`, status: 400, code: "BAD_REQUEST", detail: "is read-only"},
-		{name: "change of what is not", method: "PATCH", path: "/v1/indexes/b/n", body: `{"coment":"x"}`, status: 400, code: "BAD_REQUEST", detail: "coment"},
+		{name: "change of an unknown field", method: "PATCH", path: "/v1/indexes/b/n", body: `{"coment":"x"}`, status: 400, code: "BAD_REQUEST", detail: "coment"},
 		{name: "deferred again", method: "PATCH", path: "/v1/indexes/b/n", body: `{"deferred":true}`, status: 400, code: "UNSUPPORTED", detail: "cannot be deferred"},
 		{name: "deferred null", method: "PATCH", path: "/v1/indexes/b/n", body: `{"deferred":null}`, status: 400, code: "BAD_REQUEST", detail: "null"},
 		{name: "change, bad If-Match", method: "PATCH", path: "/v1/indexes/b/n", body: `{"deferred":false}`, header: map[string]string{"If-Match": `W/"7"`}, status: 400, code: "BAD_REQUEST", detail: "If-Match"},
@@ -340,7 +340,7 @@ func TestContract(t *testing.T) {
 			code: "UNKNOWN_INDEX"},
 		{name: "scan, unknown field", method: "POST", path: "/v1/indexes/1:scan", body: `{"limt":1}`, status: 400, code: "BAD_REQUEST", detail: "limt"},
 		{name: "unknown path", method: "GET", path: "/v2/x", status: 404, code: "NOT_FOUND", detail: "/v2/x"},
-		{name: "report of what", method: "POST", path: "/v1/components/x/reports?kind=kv", status: 400, code: "BAD_REQUEST",
+		{name: "report of an unknown component", method: "POST", path: "/v1/components/x/reports?kind=kv", status: 400, code: "BAD_REQUEST",
 			detail: "projector"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -375,7 +375,7 @@ func TestContract(t *testing.T) {
 			}
 		}
 	})
-	t.Run("who leads is named", func(t *testing.T) {
+	t.Run("the leader is named", func(t *testing.T) {
 		for range 2 {
 			_, h, _ := c.call(c.follower(), "GET", "/v1/indexes", "", nil)
 			if want := c.nodes[c.leader()].url; h.Get("Tidemark-Leader") != want || h.Get("Tidemark-Cas") == "" {

@@ -628,7 +628,7 @@ func TestExcludedNodes(t *testing.T) {
 		{"a disk in trouble", []Node{{Excluded: "its disk hangs"}, {}}, Serving, []int{0, 6}, "i2 its disk hangs 0"},
 		{"no room for the share", []Node{{Free: 499 << 20}, {}}, Serving, []int{0, 6},
 			"i2 its share needs 500 MiB with what merges need, and it has 499 MiB of room 0"},
-		{"no room for what another has no room for", []Node{{Free: 499 << 20}, {Free: 749 << 20}}, Serving, []int{0, 0},
+		{"no room on either node", []Node{{Free: 499 << 20}, {Free: 749 << 20}}, Serving, []int{0, 0},
 			"i2 its share needs 500 MiB with what merges need, and it has 499 MiB of room 0; " +
 				"i3 its share needs 750 MiB with what merges need, and it has 749 MiB of room 0"},
 		{"no room beside a disk in trouble", []Node{{Excluded: "its disk hangs"}, {Free: 1400 << 20}}, Going, []int{0, 12},

@@ -30,7 +30,7 @@ func TestRecoveryReusesNoBucketNumbers(t *testing.T) {
 	for name, c := range map[string]struct{ known, lost func(*node) }{
 		"a rollback": {promoted, func(n *node) { rollTo(n, NoRollback) }},
 		"rollbacks":  {rolled, func(n *node) { rollTo(n, NoRollback); rollTo(n, NoRollback) }},
-		"what began it again": {func(n *node) { promoted(n); rollTo(n, Restart) }, func(n *node) {
+		"a restarted rollback": {func(n *node) { promoted(n); rollTo(n, Restart) }, func(n *node) {
 			b := n.state.Bucket("b")
 			n.must(&SetRollbackStep{Bucket: "b", Generation: 1, ID: b.lastRollback(), From: b.step(), To: Started})
 			rollTo(n, NoRollback)

@@ -69,7 +69,7 @@ func TestBranchRule(t *testing.T) {
 		{"on the newest, any seqno", 0xC, 1 << 60, true},
 		{"unknown branch is valid only at 0", 0xD, 1, false},
 		{"at 0 everything is valid", 0xD, 0, true},
-		{"a window that reaches past the branch hides what was lost", 0xB, 510, false},
+		{"a window beyond the branch's end hides lost items", 0xB, 510, false},
 	} {
 		if got := log.Valid(c.uuid, c.reach); got != c.want {
 			t.Errorf("%s: %v", c.name, got)

@@ -53,7 +53,7 @@ func TestNewest(t *testing.T) {
 		{"a delta of the one that was refused", 9, 10, false, false, false},
 		{"everything after it", 0, 11, false, true, true},
 		{"outside the order", 0, 0, false, true, false},
-		{"a delta of what came before", 11, 12, false, false, false},
+		{"a delta of the previous table", 11, 12, false, false, false},
 	} {
 		overtaken := n.Overtaken(c.number)
 		err := n.Take(c.base, c.number)

@@ -60,7 +60,7 @@ func TestViewsAreNotOlderThanTheirInputs(t *testing.T) {
 	}{
 		{"a snapshot", func() { hold(10) }},
 		{"a newer one", func() { hold(20) }},
-		{"what another node holds", func() {
+		{"held by another node", func() {
 			c.SetHeld([]wire.Held{{Copy: 2, Node: 2, Ref: ref(10), OK: true}, {Copy: 9, Node: 2, Ref: ref(10), OK: true}})
 		}},
 		{"a snapshot that is off the branch", func() {
@@ -278,7 +278,7 @@ func TestChangeRenewsViewsOfItsBucketOnly(t *testing.T) {
 		{"another node", func() { w.node = 2 }, both, none},
 		{"this one again", func() { w.node = 1 }, both, none},
 		{"a in doubt", func() { w.snaps.Doubt(1).Close() }, a, none},
-		{"what comes then is not shown", func() { w.show(1, at("a", 1, 6)) }, none, none},
+		{"later ones are not shown", func() { w.show(1, at("a", 1, 6)) }, none, none},
 		{"trusted", func() { w.snaps.Trust(1); w.show(1, at("a", 1, 7)) }, a, none},
 		{"released", func() { w.snaps.Release(1) }, a, none},
 		{"b's are dropped", func() { w.snaps.Drop(2) }, b, none},
@@ -343,7 +343,7 @@ func TestViewMadeDuringAChangeIsNotCached(t *testing.T) {
 		what   string
 		change func()
 	}{
-		{"what others hold", func() { w.SetHeld(held(2, 1)) }},
+		{"held by others", func() { w.SetHeld(held(2, 1)) }},
 		{"definitions", func() { w.take(func(d *wire.Definitions) { d.Fence.Epoch++ }) }},
 		{"a snapshot", func() { w.show(1, at("a", 0, 3)) }},
 		{"a timestamp", func() { w.publish(at("a", 1, 4)) }},
@@ -431,7 +431,7 @@ func TestViewsHaveTimestampsOfTheirCopies(t *testing.T) {
 			delete(got, at.ID)
 		}
 		if len(got) > 0 {
-			t.Errorf("index %d has what others hold: %v", d.ID, got)
+			t.Errorf("index %d has held by others: %v", d.ID, got)
 		}
 	}
 }

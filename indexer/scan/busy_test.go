@@ -69,9 +69,9 @@ func TestNoRoomForAPart(t *testing.T) {
 	}{
 		{"no other node has it", 1, none, nil, false, false, errcode.Busy, false, 1},
 		{"another one has it", 2, func(n index.NodeID, _ int) bool { return n != here }, nil, false, false, "", false, 2},
-		{"who else has it is past it", 2, none, nil, true, false, "", true, 20},
-		{"who else has it is past it, and it is named", 2, none, nil, true, true, errcode.Busy, false, 2},
-		{"who else has it is gone", 2, none, gone, false, false, errcode.Busy, false, 2},
+		{"the other node is past it", 2, none, nil, true, false, "", true, 20},
+		{"the other node is past it, and it is named", 2, none, nil, true, true, errcode.Busy, false, 2},
+		{"the other node is gone", 2, none, gone, false, false, errcode.Busy, false, 2},
 		{"room in the middle", 1, func(n index.NodeID, asked int) bool { return n == 0 && asked > 0 && asked < 20 }, cut,
 			false, false, "", true, 19},
 		{"no room in the middle", 1, func(n index.NodeID, asked int) bool { return n == 0 && asked > 0 }, cut, false, false,

@@ -36,7 +36,7 @@ func TestOrderOfCopies(t *testing.T) {
 		{"all are suspect", []uint64{9, 9, 9}, 9, 1, []index.NodeID{1, 2, 0}, []index.NodeID{0, 1, 2}, nil},
 		{"one is busy", []uint64{9, 9, 9}, 9, 0, []index.NodeID{1, 0, 2}, nil, []index.NodeID{0}},
 		{"one is busy, not in its turn", []uint64{9, 9, 9}, 9, 1, []index.NodeID{1, 2, 0}, nil, []index.NodeID{0}},
-		{"who holds it is busy", []uint64{9, 8, 8}, 9, 0, []index.NodeID{0, 1, 2}, nil, []index.NodeID{0}},
+		{"the holder is busy", []uint64{9, 8, 8}, 9, 0, []index.NodeID{0, 1, 2}, nil, []index.NodeID{0}},
 		{"the healthy node is busy", []uint64{9, 9}, 9, 0, []index.NodeID{0, 1}, []index.NodeID{1}, []index.NodeID{0}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -550,7 +550,7 @@ func TestLastCopyLostDuringScan(t *testing.T) {
 				return func() { f.view.Held = append(f.view.Held, wire.Held{Copy: 3, Node: 1, Ref: refOf(5), OK: true}) }
 			},
 			broken: map[index.NodeID][]int{0: {9000, silent}, 1: {-1}, 2: {-1}}},
-		{name: "there is none any more", want: errcode.Unavailable,
+		{name: "no copy is left", want: errcode.Unavailable,
 			broken: map[index.NodeID][]int{0: {9000, silent}, 1: {silent}}},
 		{name: "none has the timestamp any more", want: errcode.SnapshotTooOld,
 			lost:   func(f *fakeCluster) func() { f.has[1], f.has[2] = nil, nil; return nil },

@@ -196,7 +196,7 @@ func TestReadableWhileFull(t *testing.T) {
 	must(t, s.Flush(t.Context(), Batch{Common: commonOf(s)}))
 	must(t, s.PurgeTombstones(t.Context(), testVBuckets-1))
 	for what, err := range map[string]error{"a batch with rows": s.Flush(t.Context(), historyBatch(2)),
-		"what is to be durable": s.Persist(t.Context()), "its figures": s.Stats().Failing} {
+		"Persist": s.Persist(t.Context()), "its figures": s.Stats().Failing} {
 		if !errors.Is(err, ErrDiskFull) || NeedsRecover(err) {
 			t.Errorf("%s: %v, want %v alone", what, err, ErrDiskFull)
 		}

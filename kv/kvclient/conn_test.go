@@ -24,7 +24,7 @@ func TestALargeRequestOverASlowLink(t *testing.T) {
 		want string
 	}{
 		{"taken in whole", size + mcbp.HeaderSize, ""},
-		{"stands still within it", size / 2, "owes 1 answers and has neither read nor sent data for 5s"},
+		{"stalls within it", size / 2, "owes 1 answers and has neither read nor sent data for 5s"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

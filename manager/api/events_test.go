@@ -43,7 +43,7 @@ func TestSlowWatcherGetsItsSnapshot(t *testing.T) {
 		{name: "all at once", rate: len(state), whole: true},
 		{name: "4 KiB a second", rate: 4 << 10, whole: true},
 		{name: "too little", rate: watchPiece / 31},
-		{name: "whose user is removed meanwhile", rate: 4 << 10, pieces: 3},
+		{name: "its user is removed meanwhile", rate: 4 << 10, pieces: 3},
 	} {
 		s, asked := &slowReader{rate: tc.rate, now: time.Unix(0, 0)}, 0
 		out := eventWriter{w: s, control: http.NewResponseController(s), now: func() time.Time { return s.now },

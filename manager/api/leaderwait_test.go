@@ -127,7 +127,7 @@ func TestLeaderPatience(t *testing.T) {
 		{"no patience", "wait=0", user, false, 0},
 		{"more of it", "respond-async, Wait=5", user, false, 5 * time.Second},
 		{"too much of it", "wait=3600", user, false, leaderWaitMost},
-		{"what cannot be read", "wait=soon", user, false, leaderWait},
+		{"unreadable", "wait=soon", user, false, leaderWait},
 		{"with parameters", `wait="3"; foo=bar`, user, false, 3 * time.Second},
 		{"forwarded", "", user, true, 0},
 		{"a component's", "", route{role: RoleComponent}, false, 0},

@@ -65,11 +65,11 @@ func TestScanIsCancelledAtItsIndexer(t *testing.T) {
 		at   []string
 		want errcode.Code
 	}{
-		"one":                     {at: []string{has.URL}},
-		"one that hangs before":   {at: []string{hangs.URL, has.URL}},
-		"one without it before":   {at: []string{hasNot.URL, has.URL}},
-		"none has it":             {at: []string{hasNot.URL, hasNot.URL}, want: errcode.UnknownScan},
-		"who may have it is gone": {at: []string{"http://127.0.0.1:1", hasNot.URL}, want: errcode.Unavailable},
+		"one":                                  {at: []string{has.URL}},
+		"one that hangs before":                {at: []string{hangs.URL, has.URL}},
+		"one without it before":                {at: []string{hasNot.URL, has.URL}},
+		"none has it":                          {at: []string{hasNot.URL, hasNot.URL}, want: errcode.UnknownScan},
+		"the indexer that may have it is gone": {at: []string{"http://127.0.0.1:1", hasNot.URL}, want: errcode.Unavailable},
 	} {
 		var named []indexerAt
 		for _, addr := range c.at {
