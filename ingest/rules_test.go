@@ -23,10 +23,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestRulesShown checks that for each rule some script or table of this package fails without it. The exception is a
-// rule whose effect only internal/testing/simulation shows. Each rule is tested in a process of its own, of a program
-// in which rules can be disabled.
-func TestRulesShown(t *testing.T) {
+// TestRulesAreNeeded checks that for each rule some script or table of this package fails without it. The exception
+// is a rule whose effect only internal/testing/simulation shows. Each rule is tested in a process of its own, of a
+// program in which rules can be disabled.
+func TestRulesAreNeeded(t *testing.T) {
 	if planted.Built {
 		t.Skip("this is the program whose rules can be switched off")
 	}

@@ -88,7 +88,7 @@ func (p *pair) drop(topic string, vb uint16) {
 
 // KV is read once for both, over one connection, and each gets its data up to its own end. A vbucket is closed at KV
 // when no reader wants it any more, and the connection with the last reader.
-func TestABuildIsReadOnce(t *testing.T) {
+func TestBuildReadsKVOnce(t *testing.T) {
 	p := newPair(t)
 	p.both(p.one(wire.StreamStart{VBucket: 3, End: 10}, wire.StreamStart{VBucket: 4, End: 10}),
 		p.two(wire.StreamStart{VBucket: 3, End: 2}, wire.StreamStart{VBucket: 4, End: 10}, wire.StreamStart{VBucket: 5,

@@ -10,7 +10,7 @@ import (
 
 // A projector with a share leaves the rest to others: it neither starts those streams nor reports their logs or
 // seqnos.
-func TestAShareIsKept(t *testing.T) {
+func TestProjectorKeepsToItsShare(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	var err error

@@ -59,9 +59,9 @@ func mixed(seed int64, indexes, replicas, on int, capacity uint32, restricted bo
 	return c
 }
 
-// TestFewSearches bounds what determines the time of a plan: the number of searches in the network of all slices. It
-// was thousands, and took minutes, where nodes differ in capacity or indexes in their allowed nodes.
-func TestFewSearches(t *testing.T) {
+// TestSearchesAreBounded bounds what determines the time of a plan: the number of searches in the network of all
+// slices. It was thousands, and took minutes, where nodes differ in capacity or indexes in their allowed nodes.
+func TestSearchesAreBounded(t *testing.T) {
 	for _, tc := range []struct {
 		indexes, replicas, on int
 		capacity              uint32

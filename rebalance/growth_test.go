@@ -143,7 +143,7 @@ func shownMerges(next *Split, waits map[index.ID]string) string {
 
 // Whatever sizes its slices have, an index that is split gets more slices, never more than the maximum, and the mean
 // is then within the bound, if that many slices suffice.
-func TestGrowthGivesSlicesEnough(t *testing.T) {
+func TestGrowthAddsEnoughSlices(t *testing.T) {
 	for _, ranges := range []bool{false, true} {
 		for slices := 1; slices <= partition.MaxPartitions; slices = 3*slices/2 + 1 {
 			for _, each := range []uint64{11, 20, 1000, 1 << 40} {

@@ -299,7 +299,7 @@ func sound(t interface {
 }
 
 // After any prefix of the steps, in any order within a round, the rest still fits the placement.
-func TestPlansCanBeTakenInPart(t *testing.T) {
+func TestPlansCanBeRunInPart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := draw(t)
 		p, err := Make(c, Options{Sends: 2, Receives: 2})

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestWatchLearns: presumed values are replaced by the measurements of steps observed from beginning to end; a leader
-// that takes over during a rebalance measures nothing of steps that had begun before.
-func TestWatchLearns(t *testing.T) {
+// TestWatchUsesMeasurements: presumed values are replaced by the measurements of steps observed from beginning to
+// end; a leader that takes over during a rebalance measures nothing of steps that had begun before.
+func TestWatchUsesMeasurements(t *testing.T) {
 	presumed := Pace{BytesPerSecond: 100, Overhead: 1}
 	var w Watch
 	run := func(step uint32, fromMS, bytes, seconds int64) { // the bytes come in the middle, for half of the time
@@ -40,9 +40,9 @@ func TestWatchLearns(t *testing.T) {
 	}
 }
 
-// TestWatchKeepsTheMost: the largest observed fraction of a step counts, because bytes from files and what follows
-// them are counted one after the other.
-func TestWatchKeepsTheMost(t *testing.T) {
+// TestWatchKeepsTheLargestFraction: the largest observed fraction of a step counts, because bytes from files and what
+// follows them are counted one after the other.
+func TestWatchKeepsTheLargestFraction(t *testing.T) {
 	var w Watch
 	for i, c := range []struct{ is, counts float64 }{{0.2, 0.2}, {0.7, 0.7}, {0.1, 0.7}, {0.8, 0.8}} {
 		w.Look(1, int64(100*(i+1)))

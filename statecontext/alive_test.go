@@ -90,9 +90,9 @@ func drawLimits(rt *rapid.T) Limits {
 		LedgerMinAgeMS: age("min age"), TransferRate: age("rate")}
 }
 
-// TestAnyAcceptedHistoryGoesOn: after any accepted history a new leader can begin and members can register (see
+// TestAnyAcceptedHistoryContinues: after any accepted history a new leader can begin and members can register (see
 // alive).
-func TestAnyAcceptedHistoryGoesOn(t *testing.T) {
+func TestAnyAcceptedHistoryContinues(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := cluster(t)
 		n.t = t

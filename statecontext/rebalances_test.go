@@ -156,7 +156,7 @@ func TestCancelledRebalanceHasAReason(t *testing.T) {
 
 // Copies lost during a running repair are added to it as steps: what the repair waits for blocks nothing else. None
 // of the steps uses a node or replica that a step in progress uses.
-func TestRepairTakesMore(t *testing.T) {
+func TestRunningRepairTakesMoreCopies(t *testing.T) {
 	n := cluster(t)
 	a, b := n.must(create("a", 1, 0, 1)).Index, n.must(create("b", 0, 1)).Index
 	n.ready(a)
@@ -400,7 +400,7 @@ func TestRebalancesAreForgotten(t *testing.T) {
 }
 
 // The old copy stays while the bucket is being rolled back, and while the node of the new copy is being removed.
-func TestTheOldCopyStays(t *testing.T) {
+func TestOldCopyStaysDuringRollback(t *testing.T) {
 	n := cluster(t)
 	id := n.must(create("x", 0, 0)).Index
 	n.ready(id)

@@ -110,7 +110,7 @@ func TestSplit(t *testing.T) {
 }
 
 // The switch has the same guards as the end of any build.
-func TestTheSwitchIsGuarded(t *testing.T) {
+func TestSwitchIsGuarded(t *testing.T) {
 	n := splittingNode(t)
 	x := n.state.Index(2)
 	var made []index.CopyID

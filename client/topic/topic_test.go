@@ -229,7 +229,7 @@ func (s *subscriber) await(t *testing.T, want map[string]string) {
 
 // A subscription continues across a split of its index: nothing is repeated or missing, and the index keeps its id. A
 // subscription that begins after the split uses the same id.
-func TestASplitIndex(t *testing.T) {
+func TestSubscriptionContinuesAcrossASplit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	want := map[string]string{}

@@ -452,9 +452,9 @@ func TestPagesWithoutStabilityNeverGoBack(t *testing.T) {
 	}
 }
 
-// TestRestReportsWhatWasLost: the end of an answer that another indexer has continued reports what the first one would
-// have reported.
-func TestRestReportsWhatWasLost(t *testing.T) {
+// TestContinuedAnswerReportsLosses: the end of an answer that another indexer has continued reports what the first
+// one would have reported.
+func TestContinuedAnswerReportsLosses(t *testing.T) {
 	f := parted()
 	f.view.Definition.Keys = nil
 	lost := seenAt(f, 5)

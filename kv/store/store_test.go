@@ -772,7 +772,7 @@ func TestOvertakenSnapshot(t *testing.T) {
 
 // What one stuck consumer holds does not count against another one whose snapshot was fixed later; and it is
 // released, although that consumer never touches its snapshot again.
-func TestOvertakenSnapshotAlone(t *testing.T) {
+func TestOvertakenSnapshotsAreJudgedSeparately(t *testing.T) {
 	w := newWorld(t, 1)
 	w.b.pinLimit = 10_000
 	for i := range 50 {

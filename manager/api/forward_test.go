@@ -227,9 +227,9 @@ func TestQueriesDoNotWaitBehindForwards(t *testing.T) {
 	forwards.Wait()
 }
 
-// TestVigil checks that a request's leader is gone when another one leads, unless the request was to bring that
-// about, or when none has been known for a while.
-func TestVigil(t *testing.T) {
+// TestVigilEndsWithTheLeader checks that a request's leader is gone when another one leads, unless the request was to
+// bring that about, or when none has been known for a while.
+func TestVigilEndsWithTheLeader(t *testing.T) {
 	m1, m2 := consensus.Leader{ID: "m1", Known: true}, consensus.Leader{ID: "m2", Known: true}
 	none := consensus.Leader{}
 	patience := int(leaderUnknown / leaderWatch)

@@ -37,9 +37,9 @@ func TestUnknownParameters(t *testing.T) {
 	}
 }
 
-// TestHeadersThatCount checks that headers that a write depends on must be single and not empty, or absent; and that
+// TestSignificantHeaders checks that headers that a write depends on must be single and not empty, or absent; and that
 // a compressed body is rejected.
-func TestHeadersThatCount(t *testing.T) {
+func TestSignificantHeaders(t *testing.T) {
 	for _, rt := range over(&ground{}).routes() {
 		check := func(name string, values ...string) error {
 			r := httptest.NewRequest(rt.method, "/x", nil)

@@ -30,9 +30,9 @@ func openRecord(t rapid.TB, path string) (c *committed, unread error) {
 	return c, unread
 }
 
-// TestRecordOfWhatIsCommitted checks that a record is read as it was noted last, also one that was never closed. A file
+// TestCommitRecord checks that a record is read as it was noted last, also one that was never closed. A file
 // that is torn, cut off, or of another server has an older record or none, never a wrong one, and is noted in again.
-func TestRecordOfWhatIsCommitted(t *testing.T) {
+func TestCommitRecord(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
 		path := filepath.Join(dir, "committed")

@@ -10,10 +10,10 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 )
 
-// TestAVoteIsStoredWhole: the disk fills up before any of the writes of a vote, and the store is opened again. The
+// TestVoteIsStoredAtomically: the disk fills up before any of the writes of a vote, and the store is opened again. The
 // vote that is read is the previous or the new one, never the new term with the previous candidate: the library would
 // grant that candidate the new term without a check.
-func TestAVoteIsStoredWhole(t *testing.T) {
+func TestVoteIsStoredAtomically(t *testing.T) {
 	for full := range 3 { // from which write on
 		path := filepath.Join(t.TempDir(), "raft.db")
 		writes, limit := 0, 1<<30

@@ -364,9 +364,9 @@ func TestRepairIsCountedOverLeaders(t *testing.T) {
 	})
 }
 
-// TestARepairComesFirst checks that a repair does not wait for a rebalance that goes on and on: that is cancelled,
-// unless it makes the lost copies anew itself.
-func TestARepairComesFirst(t *testing.T) {
+// TestRepairPrecedesARebalance checks that a repair does not wait for a rebalance that goes on and on: that is
+// cancelled, unless it makes the lost copies anew itself.
+func TestRepairPrecedesARebalance(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.repairsSoon()
 		w.moving()
@@ -548,9 +548,9 @@ func TestARepairIsCancelled(t *testing.T) {
 	})
 }
 
-// TestARefusedRebalanceChangesNothing checks that a request that is refused because another rebalance is running
+// TestRefusedRebalanceChangesNothing checks that a request that is refused because another rebalance is running
 // marks no indexer, and that a plan with invalid options is refused.
-func TestARefusedRebalanceChangesNothing(t *testing.T) {
+func TestRefusedRebalanceChangesNothing(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.one(6, func(n *fakeIndexer) { n.never = true })
 		p, _, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", DryRun: true})

@@ -14,7 +14,7 @@ import (
 
 // Purge seqnos are read from cheap statistics, for named vbuckets one by one; a vbucket that has moved does not
 // affect the others.
-func TestPurgesCostWhatTheyReport(t *testing.T) {
+func TestPurgeSeqnosAreReadCheaply(t *testing.T) {
 	var mu sync.Mutex
 	var asked []string
 	refused := errors.New("refused")

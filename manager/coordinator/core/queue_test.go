@@ -44,10 +44,10 @@ func words(t Tell) string {
 	return t.Key
 }
 
-// TestCommandsWaitForTheirBucketAlone checks that Take returns the oldest command of a bucket with none in progress,
+// TestCommandsWaitForTheirBucketOnly checks that Take returns the oldest command of a bucket with none in progress,
 // so that a slow bucket delays no other and each bucket's commands stay in order, and that a start that is replaced
 // while it waits is sent once.
-func TestCommandsWaitForTheirBucketAlone(t *testing.T) {
+func TestCommandsWaitForTheirBucketOnly(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		put  []Tell

@@ -16,7 +16,7 @@ import (
 
 // gocbcore sends its password to all managers in a map: it gets none for those that were not configured, unless they
 // prove their identity, and none at all if no manager was configured.
-func TestWhoGetsThePassword(t *testing.T) {
+func TestPasswordGoesToTrustedManagersOnly(t *testing.T) {
 	checked, anyone := &tls.Config{}, &tls.Config{InsecureSkipVerify: true} //nolint:gosec // only looked at
 	for _, tt := range []struct {
 		name     string
