@@ -50,7 +50,7 @@ func (s *Sim) splitIndex(b *kvBucket) {
 	}
 }
 
-// askedRarely: one of so many splits by a user is carried out where indexes also split automatically.
+// askedRarely is the number of splits by users of which one is carried out where indexes also split automatically.
 const askedRarely = 32
 
 // sized writes sizes of copies into a report: above the bound, small enough for a merge, or, while everything heals,

@@ -69,7 +69,7 @@ func (s *Sim) moveCause() string {
 	return statecontext.RepairCause
 }
 
-// evictRarely: one node is removed for so many plans.
+// evictRarely is the number of plans per removal of a node.
 const evictRarely = 4
 
 // planLate plans moves of the bucket's copies, at most one per slice, and begins them later, as a user does who
@@ -147,7 +147,7 @@ func (s *Sim) replace(n *node) {
 	s.startNode(n)
 }
 
-// cancelEvery: one of so many steps with a move in progress cancels it.
+// cancelEvery is the number of steps with a move in progress of which one cancels it.
 const cancelEvery = 100
 
 // cancelMove sometimes cancels the rebalance in progress. The leader's duty carries the cancellation out.

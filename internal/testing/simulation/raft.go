@@ -442,8 +442,8 @@ func (t toIndexers) DropOrphans(context.Context, string, *wire.DropOrphans) (*wi
 	return &wire.DropOrphansReply{}, nil
 }
 
-// careless: one of so many indexes is proposed with all its copies on one node; the state refuses this if it has
-// replicas.
+// careless is the number of indexes of which one is proposed with all its copies on one node; the state refuses this
+// if it has replicas.
 const careless = 5
 
 // createIndex creates an index on random nodes.

@@ -312,31 +312,32 @@ func (s *Sim) swarm() {
 	s.drawMoods()
 }
 
-// stalling: one of so many seeds has connections that deliver nothing for a while.
+// stalling is the number of seeds of which one has connections that deliver nothing for a while.
 const stalling = 4
 
-// asking: two of so many seeds request side streams as package indexer does.
+// asking is the number of seeds of which two request side streams as package indexer does.
 const asking = 7
 
-// parting: in three of so many seeds projectors leave copies out of side streams.
+// parting is the number of seeds in three of which projectors leave copies out of side streams.
 const parting = 11
 
 // storing is the number of seeds over which the variants of the store are spread.
 const storing = 5
 
-// replacing: in one of so many seeds, plans of moves are carried out on another placement than they were made for.
-// These seeds always have moves, and enough nodes that one may be removed.
+// replacing is the number of seeds in one of which plans of moves are carried out on another placement than they were
+// made for. These seeds always have moves, and enough nodes that one may be removed.
 const replacing = 8
 
 func keepsCommon(seed int64) bool { return seed%storing == 1 || seed%storing == 4 }
 
-// splitting: in one of so many seeds, indexes are split and merged.
+// splitting is the number of seeds in one of which indexes are split and merged.
 const splitting = 4
 
-// sizing: in one of so many seeds, a subset of splitting's, indexes also split and merge without a user.
+// sizing is the number of seeds in one of which, a subset of splitting's, indexes also split and merge without a
+// user.
 const sizing = 8
 
-// flushing: in one of so many seeds, buckets are flushed and scans with session consistency are checked.
+// flushing is the number of seeds in one of which buckets are flushed and scans with session consistency are checked.
 const flushing = 4
 
 // byItself reports whether a fault is an event of its own rather than affecting another action.
@@ -499,7 +500,7 @@ func (s *Sim) regular(b *kvBucket, v int, n *node) {
 	}
 }
 
-// retakeEvery: one of so many audits finds wrong rows.
+// retakeEvery is the number of audits of which one finds wrong rows.
 const retakeEvery = 100
 
 // retake makes a copy take a vbucket again, as after an audit that has found wrong rows there.

@@ -36,7 +36,8 @@ var (
 	buildRate = flag.Int("build.rate", 1000, "updates a second while TestBuildWithKill builds")
 )
 
-// hotShare: one of so many documents is hot, and is updated during the build. The others are cold.
+// hotShare is the number of documents of which one is hot, which means that it is updated during the build. The
+// others are cold.
 const hotShare = 10
 
 // buildIndexes returns the indexes that are built together. The first one has one entry per cold document: its number
