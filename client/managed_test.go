@@ -21,7 +21,7 @@ type passer struct {
 	deaf  bool // it always begins anew
 
 	mu    sync.Mutex
-	kills []int // after so many rows of an answer; empty: never
+	kills []int // rows of each answer before a kill; empty: never
 	asked []string
 }
 

@@ -52,8 +52,8 @@ func benchDocument(i int) []byte {
 	return fmt.Appendf(nil, doc, strings.Repeat("lorem ipsum ", 86)[:1024-len(doc)+2])
 }
 
-// benchPump returns a pump with one begun stream: documents are evaluated for so many indexes, and routed to three
-// nodes without cost. keyed: each index is partitioned by key instead of by document id.
+// benchPump returns a pump with one begun stream: documents are evaluated for the given number of indexes, and routed
+// to three nodes without cost. keyed: each index is partitioned by key instead of by document id.
 func benchPump(t testing.TB, indexes int, keyed bool) (*pump, *stream) {
 	t.Helper()
 	r, err := router.New(router.Config{ClusterID: func() string { return "c1" }, Projector: "p1", BootID: "b1",

@@ -57,7 +57,7 @@ type manager struct {
 	mu      sync.Mutex
 	reports []wire.ProjectorReport
 	full    bool // asked for with the next answer
-	lose    int  // so many reports are refused
+	lose    int  // number of reports that are refused
 	lost    []wire.ProjectorReport
 }
 

@@ -13,7 +13,7 @@ import (
 	"tidemark/wire"
 )
 
-// manyIndexes returns definitions of so many indexes on each of these buckets, in eight slices on three nodes.
+// manyIndexes returns definitions of n indexes on each of these buckets, in eight slices on three nodes.
 func manyIndexes(n int, buckets ...string) *wire.Definitions {
 	d := &wire.Definitions{Revision: 1}
 	for node := range index.NodeID(3) {
@@ -71,7 +71,7 @@ func TestOnlyChangedPartsAreCompiled(t *testing.T) {
 	const program, all = 1, 2 // what is kept
 	for name, tt := range map[string]struct {
 		change change
-		read   int // expressions of so many indexes
+		read   int // number of indexes whose expressions are read
 		keeps  int
 	}{
 		"a revision":          {func(*wire.Definitions) {}, 0, all},

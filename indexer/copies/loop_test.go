@@ -48,7 +48,7 @@ func newFlooded(t *testing.T) *flooded {
 	return f
 }
 
-// batch queues a batch of so many events, of so many bytes each.
+// batch queues a batch of events of a size in bytes.
 func (f *flooded) batch(events, bytes int) {
 	b := &keyversion.Batch{}
 	key := make([]byte, min(bytes, storage.MaxKey))

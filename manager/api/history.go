@@ -164,8 +164,8 @@ type bucketAt struct {
 	point int
 }
 
-// newPast returns a request for the points of so many minutes up to now, of which the last one may be incomplete; of
-// one bucket, or of all with "".
+// newPast returns a request for the points of the given number of minutes up to now, of which the last one may be
+// incomplete; of one bucket, or of all with "".
 func newPast(now time.Time, minutes, each int, bucket string) *past {
 	points := int(time.Duration(minutes)*time.Minute/wire.HistorySlot) / each
 	last := history.SlotOf(now) / int64(each)

@@ -33,7 +33,7 @@ type indexerOf struct {
 	blind       bool   // its pieces have no places, as with very long keys
 
 	mu    sync.Mutex
-	kills []int // after so many rows of an answer; -1: not; none left: not
+	kills []int // rows of each answer before a kill; -1, or none left: no kill
 	said  *rpc.Problem
 	later *rpc.Problem // the answer from the second request on
 	asked []string     // where each answer began

@@ -130,7 +130,7 @@ type sampling struct {
 	silent map[index.NodeID]bool // indexers that did not answer: they are asked last
 }
 
-// askOf returns the request per slice, for so many slices.
+// askOf returns the request per slice, given the number of slices.
 func askOf(parts int) wire.SampleRequest {
 	return wire.SampleRequest{Wanted: min(max(sampledInAll/parts, leastSampled), wire.MaxSampled),
 		Keys:  min(max(keysInAll/parts, leastKeys), wire.MaxSampleKeys),

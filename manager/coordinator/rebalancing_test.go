@@ -417,7 +417,7 @@ func alive(s core.Status, name string) bool {
 	return i >= 0 && s.Indexers[i].Life != liveness.Offline
 }
 
-// one starts an indexer with a READY index of so many slices and no replica, then a second indexer.
+// one starts an indexer with a READY index of the given number of slices and no replica, then a second indexer.
 func (w *world) one(slices uint16, second func(*fakeIndexer)) Outcome {
 	w.t.Helper()
 	w.components(1)

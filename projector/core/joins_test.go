@@ -14,7 +14,7 @@ func TestJoins(t *testing.T) {
 			switch s.d.Cmd {
 			case "plan": // of a revision, with indexes
 				s.say("joins up to %d", j.Plan(s.num("revision"), nums[index.ID](s, "indexes")))
-			case "plans": // so many, each with one more index
+			case "plans": // their number; each has one more index
 				for i := range s.num("n") {
 					j.Plan(i+1, nums[index.ID](s, "indexes")[:i+1])
 				}

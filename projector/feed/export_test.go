@@ -9,14 +9,15 @@ func EndlessCalm() *Calm {
 	return k
 }
 
-// RestOf returns how long the reader rests after a read of so many bytes, so long after a rest.
+// RestOf returns how long the reader rests after a read of the given size, and the given time after the previous
+// rest.
 func RestOf(at time.Time, after time.Duration, bytes int) time.Duration {
 	var r restful
 	r.begin(at)
 	return r.read(bytes, at.Add(after))
 }
 
-// ReadsOf returns the number of reads in ten seconds, at a rate of documents of so many bytes.
+// ReadsOf returns the number of reads in ten seconds, at a rate of documents of the given size.
 func ReadsOf(rate, bytes int) (reads int) {
 	const aRead = 5 * time.Microsecond
 	start := time.Unix(1_700_000_000, 0)

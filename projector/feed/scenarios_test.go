@@ -300,8 +300,8 @@ func (m *mirror) forget(vb uint16) {
 	delete(m.uuid, vb)
 }
 
-// readSome reads events until so many documents have been seen; if cut, the rest of the last block is dropped, as if
-// the connection had been lost there.
+// readSome reads events until the given number of documents has been seen; if cut, the rest of the last block is
+// dropped, as if the connection had been lost there.
 func (m *mirror) readSome(t testing.TB, c feed.Feed, documents int, cut bool) {
 	t.Helper()
 	ctx := within(t, 60*time.Second)

@@ -41,8 +41,8 @@ func sinkDial(_ context.Context, _ string, _ keyversion.Hello, onAck func(uint64
 	return &sinkConn{done: make(chan struct{}), onAck: onAck}, nil
 }
 
-// benchTopic returns a topic with so many indexes of 8 slices with one replica, spread over three nodes, and 64 begun
-// vbuckets. byKey: partitioned by a hash of the first component.
+// benchTopic returns a topic with the given number of indexes of 8 slices with one replica, spread over three nodes,
+// and 64 begun vbuckets. byKey: partitioned by a hash of the first component.
 func benchTopic(t testing.TB, indexes int, keyed bool) (*router.Topic, *router.Doc) {
 	r := newRouter(t, router.Config{Dial: sinkDial})
 	topic, err := r.Open(maintenance(64))

@@ -11,7 +11,7 @@ import (
 	"tidemark/projector/router"
 )
 
-// large returns so many different keys of 1 MiB.
+// large returns n different keys of 1 MiB.
 func large(n int) [][]byte {
 	keys := make([][]byte, n)
 	for i := range keys {

@@ -29,7 +29,7 @@ var (
 
 const (
 	operatorsKeys    = 20_000
-	operatorsIndexes = 8               // with so many, no more are created
+	operatorsIndexes = 8               // the number of indexes beyond which none is created
 	operatorsJoining = 2               // indexers that come and go, in addition to those of `up`
 	operatorPatience = 3 * time.Minute // for one operation
 )
