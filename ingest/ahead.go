@@ -32,7 +32,7 @@ func (b *Bucket) ApplyAhead(bytes, keep int) *Batch {
 		return nil
 	}
 	t.Copies = slices.DeleteFunc(t.Copies, func(c CopyBatch) bool { return len(c.Parts) == 0 })
-	b.underWay.add(t)
+	b.inFlight.add(t)
 	b.blocked.ok = false
 	return t
 }

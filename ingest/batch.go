@@ -104,7 +104,7 @@ func (t *Batch) Bytes() int { return t.bytes }
 // failed did not; Reopened reports them, before or after. Done returns the acknowledgement to send; ok is false if
 // Shown has returned it already.
 func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (Ack, bool) {
-	b.underWay.done(t)
+	b.inFlight.done(t)
 	if t.Kind == FromSide {
 		b.written(t)
 	}
@@ -115,7 +115,7 @@ func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (Ack, bool) {
 	b.hold(t, false, failed)
 	ack := t.ack(func(*CopyBatch) bool { return true }, failed)
 	b.note(ack)
-	return ack, b.underWay.acknowledge(t)
+	return ack, b.inFlight.acknowledge(t)
 }
 
 // Shown records that the copies of a batch at a stability timestamp that serve scans have their snapshots, except
@@ -124,18 +124,18 @@ func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (Ack, bool) {
 // serving copy is shown as soon as it is handed out.
 func (b *Bucket) Shown(t *Batch, failed ...index.CopyID) (Ack, bool) {
 	b.hold(t, true, failed)
-	return t.ack(func(c *CopyBatch) bool { return c.Serves }, failed), b.underWay.acknowledge(t)
+	return t.ack(func(c *CopyBatch) bool { return c.Serves }, failed), b.inFlight.acknowledge(t)
 }
 
-// underWay counts the batches that were handed out and are not done.
-type underWay struct {
+// inFlight counts the batches that were handed out and are not done.
+type inFlight struct {
 	bytes   int // size of their events
 	unacked int // at stability timestamps, not yet acknowledged
 	builds  int // at stability timestamps, with copies that are being built
 }
 
 // add counts a batch that was handed out.
-func (u *underWay) add(t *Batch) {
+func (u *inFlight) add(t *Batch) {
 	u.bytes += t.bytes
 	if t.Kind == AtStability {
 		u.unacked++
@@ -146,7 +146,7 @@ func (u *underWay) add(t *Batch) {
 }
 
 // done uncounts a batch, except for its acknowledgement.
-func (u *underWay) done(t *Batch) {
+func (u *inFlight) done(t *Batch) {
 	u.bytes -= t.bytes
 	t.bytes = 0
 	if t.builds {
@@ -155,7 +155,7 @@ func (u *underWay) done(t *Batch) {
 }
 
 // acknowledge records that t is acknowledged. It returns false if it was before.
-func (u *underWay) acknowledge(t *Batch) bool {
+func (u *inFlight) acknowledge(t *Batch) bool {
 	if t.acked {
 		return false
 	}
@@ -183,7 +183,7 @@ func (t *Batch) ack(among func(*CopyBatch) bool, failed []index.CopyID) Ack {
 }
 
 // note records an acknowledgement for LastAck.
-func (b *Bucket) note(a Ack) { b.stability.note(a, b.underWay.builds == 0) }
+func (b *Bucket) note(a Ack) { b.stability.note(a, b.inFlight.builds == 0) }
 
 // hold records that the copies that serve scans, or those that do not, have their exact snapshots, except those in
 // failed.

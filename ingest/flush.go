@@ -57,7 +57,7 @@ func (b *Bucket) Flush() (t *Batch, acks []Ack) {
 			continue
 		}
 		if b.lost(s) {
-			if b.underWay.unacked > 0 { // its acknowledgement implies those of its predecessors
+			if b.inFlight.unacked > 0 { // its acknowledgement implies those of its predecessors
 				return nil, acks
 			}
 			acks = append(acks, Ack{Ref: s.Ref})
@@ -78,7 +78,7 @@ func (b *Bucket) Flush() (t *Batch, acks []Ack) {
 // it is only those that are not being built. What the others miss stays queued for the next timestamp that they take,
 // or for resettle.
 func (b *Bucket) taking() []*slice {
-	if b.underWay.builds == 0 {
+	if b.inFlight.builds == 0 {
 		return b.copies
 	}
 	some := make([]*slice, 0, len(b.copies))
@@ -164,7 +164,7 @@ func (b *Bucket) has(p *part, vb int, seqno uint64) bool {
 // after the first acknowledgement.
 func (b *Bucket) resettle() *Batch {
 	last := &b.stability.last
-	if !b.stability.haveLast || b.underWay.unacked > 0 || b.underWay.builds > 0 {
+	if !b.stability.haveLast || b.inFlight.unacked > 0 || b.inFlight.builds > 0 {
 		return nil
 	}
 	could := map[*part]bool{} // by list
@@ -259,7 +259,7 @@ func (b *Bucket) flushAt(s *timestamp.Stability, copies []*slice) *Batch {
 			c.at = timestamp.Ref{}
 		}
 	}
-	b.underWay.add(t)
+	b.inFlight.add(t)
 	b.blocked.ok = false
 	return t
 }

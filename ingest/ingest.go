@@ -62,7 +62,7 @@ type Bucket struct {
 	sideHeld  int       // bytes buffered by side streams
 	nextSide  int       // vbucket at which the next batch of side streams starts
 	turn      BatchKind // the kind that Next tries first
-	underWay  underWay
+	inFlight  inFlight
 	abandoned []uint64
 	blocked   blockedAt
 	gains     gains // of flush and takeAhead
@@ -326,7 +326,7 @@ func (b *Bucket) Work() []Work {
 }
 
 // QueueBytes returns the memory held by events: queued, buffered by side streams, and in batches that are not done.
-func (b *Bucket) QueueBytes() int { return b.queued + b.sideHeld + b.underWay.bytes }
+func (b *Bucket) QueueBytes() int { return b.queued + b.sideHeld + b.inFlight.bytes }
 
 // SideBytes returns the part of QueueBytes that side streams have delivered and no batch has taken.
 func (b *Bucket) SideBytes() int { return b.sideHeld }

@@ -400,7 +400,7 @@ func (b *Bucket) TakeSide(min, most int) *Batch {
 	if len(t.Copies) == 0 {
 		return nil
 	}
-	b.underWay.add(t)
+	b.inFlight.add(t)
 	b.blocked.ok = false
 	return t
 }

@@ -351,7 +351,7 @@ func TestConfig(t *testing.T) {
 	if err := good.Check(); err != nil {
 		t.Fatal(err)
 	}
-	for name, spoil := range map[string]func(*Config){
+	for name, change := range map[string]func(*Config){
 		"source":  func(c *Config) { c.Source = 0 },
 		"k":       func(c *Config) { c.MaxOutstanding = 0 },
 		"ring":    func(c *Config) { c.RingSize = 3 },
@@ -360,7 +360,7 @@ func TestConfig(t *testing.T) {
 		"marks":   func(c *Config) { c.QueueHigh = c.QueueLow },
 	} {
 		c := good
-		spoil(&c)
+		change(&c)
 		if err := c.Check(); !errors.Is(err, ErrConfig) {
 			t.Errorf("%s: %v", name, err)
 		}

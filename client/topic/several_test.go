@@ -57,7 +57,7 @@ func awaitStreams(t *testing.T, id string, want []int, admins ...string) {
 }
 
 // held is a proxy in front of a projector's admin server whose requests wait until it is released.
-func held(t *testing.T, admin string) (url_ string, letGo func()) {
+func held(t *testing.T, admin string) (url_ string, release func()) {
 	t.Helper()
 	target, err := url.Parse(admin)
 	if err != nil {
@@ -72,9 +72,9 @@ func held(t *testing.T, admin string) (url_ string, letGo func()) {
 		r.SetURL(target)
 	}}
 	server := httptest.NewServer(proxy)
-	letGo = func() { once.Do(func() { close(wait) }) }
-	t.Cleanup(func() { letGo(); server.Close() })
-	return server.URL, letGo
+	release = func() { once.Do(func() { close(wait) }) }
+	t.Cleanup(func() { release(); server.Close() })
+	return server.URL, release
 }
 
 // TestSeveralProjectorsAtOneNode: if two projectors host the same vbuckets, and each begins some first, each vbucket
@@ -88,7 +88,7 @@ func TestSeveralProjectorsAtOneNode(t *testing.T) {
 	}
 	one, stopOne := w.another("p1", share)
 	two, _ := w.another("p1", core.Share{})
-	late, letGo := held(t, two)
+	late, release := held(t, two)
 	want := map[string]string{}
 	write := func(from, to int) {
 		for i := from; i < to; i++ {
@@ -110,7 +110,7 @@ func TestSeveralProjectorsAtOneNode(t *testing.T) {
 			t.Fatal("the first projector does not answer")
 		}
 	}
-	letGo() // it begins everything, also what the first one delivers
+	release() // it begins everything, also what the first one delivers
 	seen.await(t, want)
 	awaitStreams(t, "audit", []int{4, 4}, one, two)
 	write(40, 80)

@@ -259,7 +259,7 @@ func (k *Bucket) lessRestoring() {
 		for id := range k.slices {
 			gone = append(gone, k.node.Snapshots.DropParted(id))
 		}
-		k.letGo(gone...)
+		k.closeSnapshots(gone...)
 	}
 	if k.backs.changed != nil {
 		close(k.backs.changed)

@@ -48,7 +48,7 @@ func newFlooded(t *testing.T) *flooded {
 	return f
 }
 
-// batch queues a batch of events of a size in bytes.
+// batch queues a batch of events, each with keys of the given size together.
 func (f *flooded) batch(events, bytes int) {
 	b := &keyversion.Batch{}
 	key := make([]byte, min(bytes, storage.MaxKey))

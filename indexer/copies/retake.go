@@ -45,7 +45,7 @@ func (k *Bucket) retake(id index.CopyID, vb int, stray []storage.Row, elsewhere 
 	k.wrong.found(id, vb, stray, elsewhere)
 	k.node.Metrics.retaken.Inc()
 	if elsewhere {
-		k.letGo(k.node.Snapshots.Doubt(id))
+		k.closeSnapshots(k.node.Snapshots.Doubt(id))
 	}
 	return true
 }
@@ -92,13 +92,13 @@ func (k *Bucket) goneForGood() {
 // fellBack records that a copy was or will be reopened, and may hold stray rows again.
 func (k *Bucket) fellBack(id index.CopyID, now RowsAt) {
 	if k.wrong.wentBack(id, now) {
-		k.letGo(k.node.Snapshots.Doubt(id))
+		k.closeSnapshots(k.node.Snapshots.Doubt(id))
 	}
 }
 
-// letGo closes snapshots outside the loop: closing the last snapshot of replaced files, or of files to be reopened,
-// also closes and removes the files.
-func (k *Bucket) letGo(all ...snapshots.Gone) {
+// closeSnapshots closes snapshots outside the loop: closing the last snapshot of replaced files, or of files to be
+// reopened, also closes and removes the files.
+func (k *Bucket) closeSnapshots(all ...snapshots.Gone) {
 	if all = slices.DeleteFunc(all, snapshots.Gone.None); len(all) == 0 {
 		return
 	}

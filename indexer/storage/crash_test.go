@@ -399,7 +399,7 @@ func TestFlippedBits(t *testing.T) {
 		if _, err := vfs.Clone(template, fs, "data", "data"); err != nil {
 			t.Fatalf("%v", err)
 		}
-		spoil(t, fs, rapid.SampledFrom(walk(t, fs, "data")).Draw(t, "file"))
+		corrupt(t, fs, rapid.SampledFrom(walk(t, fs, "data")).Draw(t, "file"))
 		openDamaged(t, fs, rapid.SampledFrom([]int64{-1, 1 << 30}).Draw(t, "verify"), rapid.Bool().Draw(t, "drop it"),
 			outcomes)
 	})
@@ -552,7 +552,7 @@ func readDamaged(t *testing.T, slice *Slice) (found int) {
 	return found
 }
 
-func spoil(t *rapid.T, fs vfs.FS, path string) {
+func corrupt(t *rapid.T, fs vfs.FS, path string) {
 	content, err := readFile(fs, path)
 	must(t, err)
 	switch rapid.IntRange(0, 9).Draw(t, "how") {

@@ -153,7 +153,7 @@ func TestCheckpointStaysWhileRead(t *testing.T) {
 func TestUnreadableCheckpoints(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		spoil func(content []byte) []byte // nil: the file is removed
+		corrupt func(content []byte) []byte // nil: the file is removed
 		fails bool                        // it cannot be read
 		stays bool
 	}{
@@ -184,7 +184,7 @@ func TestUnreadableCheckpoints(t *testing.T) {
 			path := fs.PathJoin(dir, checkpointName)
 			content, err := readFile(fs, path)
 			must(t, err)
-			if content = c.spoil(content); content == nil {
+			if content = c.corrupt(content); content == nil {
 				must(t, fs.Remove(path))
 			} else {
 				must(t, writeSynced(fs, path, content))

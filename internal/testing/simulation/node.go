@@ -271,7 +271,7 @@ func (s *Sim) nodeDefinitions(n *node, d *wire.Definitions) (*wire.DefinitionsRe
 		named = core.Placed(&n.lists.InForce, index.NodeID(n.id))
 	}
 	s.allocate(n, want)
-	s.letGo(n, want, named)
+	s.dropUnwanted(n, want, named)
 	n.lists.Take(d)
 	n.stored = *d
 	return &wire.DefinitionsReply{Revision: d.Revision}, nil
@@ -297,8 +297,8 @@ func (s *Sim) allocate(n *node, want map[index.CopyID]core.Wanted) {
 	}
 }
 
-// letGo closes the copies that are not wanted, and drops those of them that the previous list named.
-func (s *Sim) letGo(n *node, want, named map[index.CopyID]core.Wanted) {
+// dropUnwanted closes the copies that are not wanted, and drops those of them that the previous list named.
+func (s *Sim) dropUnwanted(n *node, want, named map[index.CopyID]core.Wanted) {
 	for _, id := range sortedKeys(n.stores) {
 		st := n.stores[id]
 		fate := core.FateOf(st.stored(id), want, named)
