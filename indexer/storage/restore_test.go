@@ -152,10 +152,10 @@ func TestCheckpointStaysWhileRead(t *testing.T) {
 // program, and one that is temporarily unreadable, stay, and are not used.
 func TestUnreadableCheckpoints(t *testing.T) {
 	for _, c := range []struct {
-		name  string
+		name    string
 		corrupt func(content []byte) []byte // nil: the file is removed
-		fails bool                        // it cannot be read
-		stays bool
+		fails   bool                        // it cannot be read
+		stays   bool
 	}{
 		{"a flipped bit", func(b []byte) []byte { b[len(b)-2] ^= 1; return b }, false, false},
 		{"cut short", func(b []byte) []byte { return b[:len(b)/2] }, false, false},
