@@ -307,7 +307,7 @@ func TestMoodInsideWindows(t *testing.T) {
 	}
 }
 
-// An idle connection is closed earlier than by default (see TestTimeouts), unless the configuration has a timeout.
+// An idle connection is closed earlier than by default, unless the configuration has a timeout.
 func TestMoodIdleClose(t *testing.T) {
 	config := testConfig(t.TempDir())
 	config.IdleTimeout = 0
