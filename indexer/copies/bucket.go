@@ -326,7 +326,7 @@ func (k *Bucket) Add(ctx context.Context, s *storage.Slice, deferred bool,
 	}
 	if e := k.do(ctx, func() {
 		if has() {
-			// the fill may have been given up, and the copy with it
+			// the fill, and the copy with it, may have been given up
 			later = k.slices[id] == s && k.st.Deferred(id) && !filling(s)
 			return
 		}

@@ -19,7 +19,7 @@ type calls struct {
 	done    chan struct{} // closed when the writers have ended, too
 }
 
-// leaving is a request for the channels to wait for until nothing is written to a copy any more.
+// leaving requests the channels that are closed when nothing is written to a copy any more.
 type leaving struct {
 	id    index.CopyID
 	waits chan<- []<-chan struct{}

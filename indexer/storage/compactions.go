@@ -23,9 +23,9 @@ const (
 // compactions is the process-wide limit on compactions, whose slots the stores of all slices share. A free slot goes
 // to the first store that asks; a slot that becomes free goes to the waiting store with the most urgent compaction.
 //
-// A store whose disk hangs must not stop the others: each store is called by a goroutine of its own only (run), which
-// records what the store wants, and grant chooses among what is recorded. A slot whose holder has not moved for
-// patience is not counted.
+// A store whose disk hangs must not stop the others: only run, which has a goroutine per store, calls the store. It
+// records the compaction that the store wants, and grant chooses among the recorded ones. A slot whose holder has
+// made no progress for patience does not count.
 type compactions struct {
 	limit int
 	since time.Time
@@ -34,7 +34,7 @@ type compactions struct {
 	running int
 	waiting int // stores that wait for a slot
 	members map[*compactor]struct{}
-	busy    map[*compactor]struct{} // stores with compactions in progress, also those that are no members any more
+	busy    map[*compactor]struct{} // stores with compactions in progress, including stores that are no longer members
 	check   *time.Timer             // grants again after patience; nil: no store waits
 }
 

@@ -190,9 +190,9 @@ func (e *pebbleEngine) flush(ctx context.Context, updates []*Update, keep func(u
 	return e.scratch.touched, e.commit(ctx, next, yields)
 }
 
-// full reports whether there is no space for a batch. Positions alone are then taken in memory, as those of a batch of
-// Common are: what they follow is stored, and after a crash they follow it again. So a copy that starts on a full disk
-// gets to the present timestamp, and can be read, if it lacks no rows.
+// full reports whether there is no space for a batch. A batch that changes positions only is then applied in memory,
+// like one with Batch.Common: its position is ahead of what is stored, and after a crash the copy advances to it
+// again. So a copy that starts on a full disk reaches the present timestamp, and can be read, if it lacks no rows.
 func (e *pebbleEngine) full() bool {
 	return errors.Is(e.failing(), ErrDiskFull) || errors.Is(e.res.space.room(minMemTable), ErrDiskFull)
 }

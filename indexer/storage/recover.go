@@ -77,8 +77,8 @@ func (s *Slice) removeGenerations(but uint64) error {
 	return err
 }
 
-// openOrRecover opens the given generation, for reading alone if the disk is full, which full reports then; if that is
-// damaged, the newest intact checkpoint; otherwise an empty folder.
+// openOrRecover opens the given generation, for reading alone if the disk is full, which full then reports. If the
+// generation is damaged, it opens the newest intact checkpoint, and without one an empty folder.
 func (s *Slice) openOrRecover(ctx context.Context, number uint64, budget int64) (read int64, full, err error) {
 	dir := s.generationDir(number)
 	eng, err := openPebble(s.store.res, dir, s.meta, s.memTable, false)
