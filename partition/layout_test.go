@@ -144,7 +144,7 @@ func ranges(t *rapid.T, l *partition.Layout, desc []bool, key []byte, slice inde
 	marked := make([]bool, l.Partitions)
 	at(t, l).MayHold(marked, low, high)
 	if in := bytes.Compare(row, low) >= 0 && (high == nil || bytes.Compare(row, high) < 0); in && !marked[slice] {
-		t.Fatalf("row %x of slice %d lies in [%x, %x), which is said to be in %v", row, slice, low, high, marked)
+		t.Fatalf("row %x of slice %d lies in [%x, %x), for which MayHold marks %v", row, slice, low, high, marked)
 	}
 }
 

@@ -102,7 +102,7 @@ func TestQuantileErrorIsBounded(t *testing.T) {
 			largest, before = max(largest, have-before), have
 		}
 		if got := float64(largest) / float64(total); math.Abs(got-cuts.Largest) > 2*cuts.Error+2/float64(total) {
-			t.Errorf("the largest slice has %v of the entries, and is said to have %v, at most %v off", got,
+			t.Errorf("the largest slice has %v of the entries, but Largest is %v, at most %v off", got,
 				cuts.Largest, cuts.Error)
 		}
 	})

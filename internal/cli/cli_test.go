@@ -275,8 +275,8 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestWhereAValueComesFrom checks the precedence: command line, environment, file, default.
-func TestWhereAValueComesFrom(t *testing.T) {
+// TestValuePrecedence checks the precedence: command line, environment, file, default.
+func TestValuePrecedence(t *testing.T) {
 	f := &fake{}
 	s := httptest.NewServer(f)
 	defer s.Close()

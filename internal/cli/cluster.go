@@ -121,11 +121,11 @@ func waitHealthy(ctx context.Context, s Streams, as format, c *client.Client,
 	until func(st *v1.Status) []string) error {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
-	told := ""
+	reported := ""
 	for {
 		st, err := c.Status(ctx)
-		if err != nil && told != "" && ctx.Err() != nil {
-			return fmt.Errorf("still not ready: %s: %w", told, ctx.Err())
+		if err != nil && reported != "" && ctx.Err() != nil {
+			return fmt.Errorf("still not ready: %s: %w", reported, ctx.Err())
 		}
 		if err != nil {
 			return err
@@ -134,13 +134,13 @@ func waitHealthy(ctx context.Context, s Streams, as format, c *client.Client,
 		if len(missing) == 0 {
 			return printStatus(s.Out, as, st)
 		}
-		if why := strings.Join(missing, "; "); why != told {
+		if why := strings.Join(missing, "; "); why != reported {
 			fmt.Fprintf(s.Err, "%s: %s\n", st.Verdict, why)
-			told = why
+			reported = why
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("still %s: %s: %w", st.Verdict, told, ctx.Err())
+			return fmt.Errorf("still %s: %s: %w", st.Verdict, reported, ctx.Err())
 		case <-tick.C:
 		}
 	}

@@ -6,9 +6,9 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestRestorePlanIsSaid checks that each action has one line with its indexes, in a fixed order, and the number of
+// TestRestorePlanIsPrinted checks that each action has one line with its indexes, in a fixed order, and the number of
 // those left out.
-func TestRestorePlanIsSaid(t *testing.T) {
+func TestRestorePlanIsPrinted(t *testing.T) {
 	p := statecontext.RestorePlan{Kept: 1, Differing: 2, Rebuilt: 1, Waiting: 1, Dropped: 3, Splits: 1,
 		Named: []statecontext.PlannedIndex{
 			{Keyspace: "b", Name: "d", Fate: statecontext.FateDropped},

@@ -139,8 +139,8 @@ func TestPortsAreKept(t *testing.T) {
 	}
 }
 
-// TestHostsHaveNoPort checks that --advertise is a host, to which the port of the listener is added.
-func TestHostsHaveNoPort(t *testing.T) {
+// TestAdvertiseIsAHost checks that --advertise is a host, to which the port of the listener is added.
+func TestAdvertiseIsAHost(t *testing.T) {
 	for given, want := range map[string]string{"a.example": "a.example", "10.0.0.7": "10.0.0.7", "::1": "::1",
 		"[2001:db8::1]": "2001:db8::1", "fe80::1%eth0": "fe80::1%eth0", "": "",
 		"a.example:9540": "refused", "10.0.0.7:9540": "refused", "[::1]:9540": "refused", "http://a": "refused"} {

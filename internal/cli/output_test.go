@@ -60,9 +60,9 @@ none: null
 	}
 }
 
-// TestWhoIsAway checks that cluster status shows for how long an indexer is offline, and when its copies are made
+// TestOfflineIndexers checks that cluster status shows for how long an indexer is offline, and when its copies are made
 // anew elsewhere.
-func TestWhoIsAway(t *testing.T) {
+func TestOfflineIndexers(t *testing.T) {
 	in, now := int64(700_400), int64(0)
 	away := v1.IndexerStatus{ID: "i1", UUID: "u1", Admin: "http://i1", Role: "lost", State: "offline", OfflineSinceMS: 7,
 		OfflineForMS: 200_100, Placed: 8}
@@ -87,8 +87,8 @@ func TestWhoIsAway(t *testing.T) {
 	}
 }
 
-// TestHabits checks common forms of input that users type without looking them up.
-func TestHabits(t *testing.T) {
+// TestCommonInput checks common forms of input that users type without looking them up.
+func TestCommonInput(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
 		want string
@@ -142,9 +142,9 @@ func TestCSV(t *testing.T) {
 	}
 }
 
-// TestRowsOfTablesStayRows checks that, whatever documents have in their ids and keys, each row of a table is one
+// TestTableRowsAreLines checks that, whatever documents have in their ids and keys, each row of a table is one
 // line with its cells, and contains no terminal commands.
-func TestRowsOfTablesStayRows(t *testing.T) {
+func TestTableRowsAreLines(t *testing.T) {
 	var b bytes.Buffer
 	row, flush := scanPrinter(&b, formatTable)
 	for id, key := range map[string]string{

@@ -111,10 +111,10 @@ func (p *page) compare(command, shown, printed string) {
 			p.t.Errorf("%s\nprints no line like %q but:\n%s", command, line, printed)
 		}
 	}
-	told := counts(printed)
+	found := counts(printed)
 	for n := range counts(shown) {
-		if !told[n] {
-			p.t.Errorf("%s\ncounts not %s but %s:\n%s", command, n, slices.Sorted(maps.Keys(told)), printed)
+		if !found[n] {
+			p.t.Errorf("%s\ncounts not %s but %s:\n%s", command, n, slices.Sorted(maps.Keys(found)), printed)
 		}
 	}
 }

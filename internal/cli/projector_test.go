@@ -44,8 +44,8 @@ func TestProjectorsBehindOnePort(t *testing.T) {
 	}
 }
 
-// TestTheTimeOfProjectorState checks that no request is made after --timeout, not even directly.
-func TestTheTimeOfProjectorState(t *testing.T) {
+// TestProjectorStateTimeout checks that no request is made after --timeout, not even directly.
+func TestProjectorStateTimeout(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -40,9 +40,9 @@ func TestNoServerListens(t *testing.T) {
 	}
 }
 
-// TestNoKVIsThere checks that KV nodes, and KV's cluster managers, that all refuse connections are tried as long as
+// TestNoKVListens checks that KV nodes, and KV's cluster managers, that all refuse connections are tried as long as
 // managers are, and named. A given timeout is used in full, also for a node that has accepted a connection.
-func TestNoKVIsThere(t *testing.T) {
+func TestNoKVListens(t *testing.T) {
 	t.Parallel()
 	a, b := ports.Addr(t), ports.Addr(t)
 	code, out, talk := run(t, "", "kv", "get", "x", "--kv", a+","+b, "--bucket", "w", "--kv-user", "u", "--kv-password",
@@ -108,8 +108,8 @@ func TestNoServerIsTrusted(t *testing.T) {
 	}
 }
 
-// TestHowLongToTry checks which flags set the time; the value false does not.
-func TestHowLongToTry(t *testing.T) {
+// TestTimeToTry checks which flags set the time; the value false does not.
+func TestTimeToTry(t *testing.T) {
 	for args, want := range map[string]bool{
 		"index list": false, "index list --timeout 60s": true, "cluster status": false, "cluster status --wait": true,
 		"cluster status --wait=members": true, "index drop x --wait": true, "sql x": false, "sql x --wait": true,
@@ -129,9 +129,9 @@ func TestHowLongToTry(t *testing.T) {
 	}
 }
 
-// TestWhatIsWaitedFor checks that the message about a missing answer has the time that is left, and whether the user
+// TestWaitMessage checks that the message about a missing answer has the time that is left, and whether the user
 // has set it.
-func TestWhatIsWaitedFor(t *testing.T) {
+func TestWaitMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, tc := range []struct {
 			err     error
@@ -148,7 +148,7 @@ func TestWhatIsWaitedFor(t *testing.T) {
 			say := (&serverFlags{timeout: tc.timeout, streams: Streams{Err: &b}}).waiting(tc.limit)
 			say(tc.err)
 			if b.Len() > 0 {
-				t.Errorf("told at once: %s", b.String())
+				t.Errorf("reported at once: %s", b.String())
 			}
 			time.Sleep(reportAfter + 1)
 			say(tc.err)
@@ -160,8 +160,8 @@ func TestWhatIsWaitedFor(t *testing.T) {
 	})
 }
 
-// TestWhatHasArrived checks that managers' logs are mentioned only for calls that they may contain.
-func TestWhatHasArrived(t *testing.T) {
+// TestLogHint checks that managers' logs are mentioned only for calls that they may contain.
+func TestLogHint(t *testing.T) {
 	refused := rpc.NewProblem(503, errcode.NoLeader, "none")
 	for _, tc := range []struct {
 		err  error

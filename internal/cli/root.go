@@ -417,7 +417,7 @@ const (
 
 // waiting returns a function that reports once, on standard error, what the command waits for.
 func (f *serverFlags) waiting(unreached time.Duration) func(error) {
-	started, told := time.Now(), atomic.Bool{}
+	started, reported := time.Now(), atomic.Bool{}
 	return func(err error) {
 		limit := fmt.Sprintf("for %s (--timeout)", f.timeout)
 		if f.timeout == watchForever {
@@ -426,7 +426,7 @@ func (f *serverFlags) waiting(unreached time.Duration) func(error) {
 		if unreached > 0 && errors.Is(err, client.ErrUnreached) {
 			limit = fmt.Sprintf("for %s (longer with --timeout)", unreached)
 		}
-		if time.Since(started) > reportAfter && told.CompareAndSwap(false, true) {
+		if time.Since(started) > reportAfter && reported.CompareAndSwap(false, true) {
 			fmt.Fprintf(f.streams.Err, "tidemark: no answer yet (%v); trying %s\n", err, limit)
 		}
 	}

@@ -163,7 +163,7 @@ func checkFaults(ctx context.Context, t *testing.T, c *client.Client) {
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("no fault is told: %+v", st.Indexes[i])
+			t.Fatalf("no fault is reported: %+v", st.Indexes[i])
 		case <-tick.C:
 		}
 	}

@@ -206,9 +206,9 @@ func TestRestoreAsksBetweenCalls(t *testing.T) {
 	x.fails(0)
 }
 
-// TestQuestionsAreLeft checks that Ctrl-C, Ctrl-D and signals end a command that asks, and that the terminal is
+// TestQuestionsAreInterrupted checks that Ctrl-C, Ctrl-D and signals end a command that asks, and that the terminal is
 // restored.
-func TestQuestionsAreLeft(t *testing.T) {
+func TestQuestionsAreInterrupted(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ args, question, end string }{
 		{"index drop w/i", "[y/N] ", "interrupted; nothing was changed"},

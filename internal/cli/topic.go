@@ -97,12 +97,12 @@ with the Go package client/topic, or as docs/protocol.md describes.`,
 				return err
 			}
 			conf := cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)
-			telling, told := context.WithCancel(ctx)
-			var teller sync.WaitGroup
-			teller.Go(func() { reportUnreached(telling, s.Err, sub.Endpoint(), cfg.Projectors, conf) })
+			reporting, stopReporting := context.WithCancel(ctx)
+			var reporter sync.WaitGroup
+			reporter.Go(func() { reportUnreached(reporting, s.Err, sub.Endpoint(), cfg.Projectors, conf) })
 			err = sub.Run(ctx)
-			told()
-			teller.Wait()
+			stopReporting()
+			reporter.Wait()
 			if errors.Is(err, errEnough) {
 				return nil
 			}
@@ -185,7 +185,7 @@ func projectorURLs(ctx context.Context, c *client.Client) (urls []string, err er
 // with growing intervals, because the projectors' state may be large.
 func reportUnreached(ctx context.Context, w io.Writer, address string,
 	projectors func(context.Context) ([]string, error), conf *tls.Config) {
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	for wait := reportAfter; pause(ctx, wait); wait = min(2*wait, time.Minute) {
 		urls, err := projectors(ctx)
 		if err != nil {
@@ -197,8 +197,8 @@ func reportUnreached(ctx context.Context, w io.Writer, address string,
 		}
 		askProjectors(ctx, views, conf)
 		for i := range views {
-			if why := unreached(&views[i], address); why != "" && !told[views[i].ID] {
-				told[views[i].ID] = true
+			if why := unreached(&views[i], address); why != "" && !reported[views[i].ID] {
+				reported[views[i].ID] = true
 				fmt.Fprintf(w, "tidemark: projector %s cannot reach %s: %s; see --listen and --advertise\n", views[i].ID,
 					address, why)
 			}

@@ -10,8 +10,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestCountOfATail checks that no more lines than requested are printed, though other connections still bring events.
-func TestCountOfATail(t *testing.T) {
+// TestTailCount checks that no more lines than requested are printed, though other connections still bring events.
+func TestTailCount(t *testing.T) {
 	var out bytes.Buffer
 	p := &topicPrinter{out: Streams{Out: &out}, left: 2}
 	for n := range 4 {
@@ -26,9 +26,9 @@ func TestCountOfATail(t *testing.T) {
 	}
 }
 
-// TestRollbackOfATail checks that a rollback of KV is printed, also without --sync, and is not counted, and that
+// TestTailRollback checks that a rollback of KV is printed, also without --sync, and is not counted, and that
 // nothing is printed after the last counted line.
-func TestRollbackOfATail(t *testing.T) {
+func TestTailRollback(t *testing.T) {
 	var out bytes.Buffer
 	p := &topicPrinter{out: Streams{Out: &out}, left: 1}
 	if err := p.rollback(t.Context(), 7, 42); err != nil {
@@ -48,9 +48,9 @@ func TestRollbackOfATail(t *testing.T) {
 	}
 }
 
-// TestWhoCannotReachATail checks that a projector that cannot reach the subscriber is reported with its reason, for
+// TestUnreachableSubscriber checks that a projector that cannot reach the subscriber is reported with its reason, for
 // this address only.
-func TestWhoCannotReachATail(t *testing.T) {
+func TestUnreachableSubscriber(t *testing.T) {
 	state := &wire.ProjectorState{Topics: []wire.TopicState{{Endpoints: []wire.EndpointState{
 		{Address: "other:1", State: "down", Error: "gone"}, {Address: "up:1", State: "connected"},
 		{Address: "me:1", State: "down", Error: "no such host"}}}}}

@@ -85,8 +85,8 @@ func TestTopFrame(t *testing.T) {
 	}
 }
 
-// TestTopTalk checks that messages printed while the screen is drawn stay on its last line.
-func TestTopTalk(t *testing.T) {
+// TestTopMessages checks that messages printed while the screen is drawn stay on its last line.
+func TestTopMessages(t *testing.T) {
 	var b strings.Builder
 	talk := "tidemark: no answer yet (a: silent\nb: refused)\n"
 	if n, err := fmt.Fprint(lastLine{&b}, talk); n != len(talk) || err != nil {

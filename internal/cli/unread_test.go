@@ -139,8 +139,8 @@ func TestLogWithoutReader(t *testing.T) {
 	}
 }
 
-// TestTheReaderOfTheLogGoes checks that a process does not end with the reader of its log.
-func TestTheReaderOfTheLogGoes(t *testing.T) {
+// TestLogReaderDisconnects checks that a process does not end with the reader of its log.
+func TestLogReaderDisconnects(t *testing.T) {
 	dir, port := t.TempDir(), ports.Range(t)
 	fifo := filepath.Join(dir, "log")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {

@@ -18,9 +18,9 @@ func table(print func(w *tabwriter.Writer)) string {
 	return b.String()
 }
 
-// TestTimestampsSayWhoHoldsThemBack checks that the page shows the indexers that are waited for, those that are not
+// TestTimestampsShowDelays checks that the page shows the indexers that are waited for, those that are not
 // and why, the vbuckets that do not advance, and that the bucket must be rolled back.
-func TestTimestampsSayWhoHoldsThemBack(t *testing.T) {
+func TestTimestampsShowDelays(t *testing.T) {
 	since := time.Date(2026, 11, 21, 10, 20, 30, 0, time.Local).UnixMilli()
 	out := table(func(w *tabwriter.Writer) {
 		tableTimestamps(w, &v1.Timestamps{Bucket: "world", AgeMS: new(int64(4200)), Source: "sync", Waiting: 3,
@@ -45,7 +45,7 @@ func TestTimestampsSayWhoHoldsThemBack(t *testing.T) {
 		tableTimestamps(w, &v1.Timestamps{Bucket: "world", Number: 7},
 			false)
 	}); !strings.Contains(out, "stability #7 of an unknown time ago") {
-		t.Errorf("an age that nobody knows:\n%s", out)
+		t.Errorf("an unknown age is shown:\n%s", out)
 	}
 	out = table(func(w *tabwriter.Writer) {
 		tableStreams(w, []v1.StreamInfo{{Bucket: "world", VBucket: 1, State: "begun"},

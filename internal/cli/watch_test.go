@@ -10,8 +10,8 @@ import (
 	"tidemark/client"
 )
 
-// TestAPositionOfTheFuture checks that a future position is reported, and that a past or an unknown one is not.
-func TestAPositionOfTheFuture(t *testing.T) {
+// TestFuturePositionIsReported checks that a future position is reported, and that a past or an unknown one is not.
+func TestFuturePositionIsReported(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"cas":42}`)
@@ -24,8 +24,8 @@ func TestAPositionOfTheFuture(t *testing.T) {
 		if got := reportFuture(t.Context(), &b, c, since); got != want {
 			t.Errorf("%q is in the future: %v", since, got)
 		}
-		told := "the newest cas is 42; after 3s without it the present state is shown"
-		if strings.Contains(b.String(), told) != want {
+		text := "the newest cas is 42; after 3s without it the present state is shown"
+		if strings.Contains(b.String(), text) != want {
 			t.Errorf("%q: %q", since, b.String())
 		}
 	}

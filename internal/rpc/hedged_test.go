@@ -26,10 +26,10 @@ func TestHedged(t *testing.T) {
 		"those that refuse":     {"rrra", "rrra", 0},
 		"many hang":             {"hhhhra", "ra", 800 * time.Millisecond},
 		"a late one is heard":   {"lh", "l", time.Second},
-		"nobody answers":        {"hh", "", 3 * time.Second},
+		"no place answers":      {"hh", "", 3 * time.Second},
 		"all have refused":      {"rr", "rr", 0},
 		"one refuses meanwhile": {"hlr", "rl", 1200 * time.Millisecond},
-		"nobody":                {"", "", 0},
+		"no places":             {"", "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

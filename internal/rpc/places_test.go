@@ -71,7 +71,7 @@ func TestReturnedPlacesGoToFewestHeld(t *testing.T) {
 	p.Leave("0")
 	err := p.Enter("0")
 	if err == nil || !strings.Contains(err.Error(), "191 of the 255 scans in progress on this node belong to 0") {
-		t.Fatalf("who holds most is told %v", err)
+		t.Fatalf("the principal with the most places gets %v", err)
 	}
 	if err := p.Enter("late"); err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ func serial(m *material) string { return m.cert.Leaf.SerialNumber.Text(16) }
 // old ones in force, at a signal and when they are found; valid ones are put in force.
 func TestReloadChecksFilesAsAtStart(t *testing.T) {
 	ca, _ := authority(t)
-	stranger, _ := authority(t)
+	otherCA, _ := authority(t)
 	issue := func(ca *CA, p Peer) Files {
 		files, err := ca.Issue(t.TempDir(), "y", Request{Peer: p, Hosts: []string{"127.0.0.1"}})
 		if err != nil {
@@ -48,7 +48,7 @@ func TestReloadChecksFilesAsAtStart(t *testing.T) {
 		}
 		return files
 	}
-	good, foreign := issue(ca, Peer{Manager, "m1"}), issue(stranger, Peer{Manager, "m1"})
+	good, foreign := issue(ca, Peer{Manager, "m1"}), issue(otherCA, Peer{Manager, "m1"})
 	half, added := filepath.Join(t.TempDir(), CAFile), read(t, foreign.CA) // a second CA that is half written
 	write(t, half, slices.Concat(read(t, good.CA), added[:len(added)/2]))
 	for _, tc := range []struct {
@@ -141,8 +141,8 @@ func TestValidFilesEndRejection(t *testing.T) {
 	for n := 1; n <= 2; n++ {
 		*now = now.Add(2 * checkInterval)
 		s.fresh()
-		if said := strings.Count(log.String(), "stay in force"); said != n {
-			t.Errorf("refused files are logged %d times, want %d:\n%s", said, n, log)
+		if logged := strings.Count(log.String(), "stay in force"); logged != n {
+			t.Errorf("refused files are logged %d times, want %d:\n%s", logged, n, log)
 		}
 		if err := os.Rename(files.Cert, bad); err != nil {
 			t.Fatal(err)

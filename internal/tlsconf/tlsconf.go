@@ -37,7 +37,7 @@ const (
 
 	checkInterval   = time.Second // between two checks of the files
 	recheckInterval = time.Minute // between two attempts to read rejected files: one may have become valid, or readable
-	sayInterval     = 24 * time.Hour
+	logInterval     = 24 * time.Hour
 	warnBeforeEnd   = 14 * 24 * time.Hour
 	maxFile         = 1 << 20 // bytes of one file
 	handshakeLimit  = 5 * time.Second
@@ -81,7 +81,7 @@ type Source struct {
 type refusal struct {
 	stamps stamps
 	tried  time.Time
-	said   time.Time // in the log
+	logged time.Time // the last log message
 }
 
 // material is one generation of the files. It is immutable.
@@ -147,7 +147,7 @@ func (s *Source) warn(now time.Time) {
 	m := s.current.Load()
 	left := m.ends.Sub(now)
 	ended := left <= 0 && s.warned.Before(m.ends)
-	if m.cert == nil || left >= warnBeforeEnd || !ended && !due(s.warned, now, sayInterval) {
+	if m.cert == nil || left >= warnBeforeEnd || !ended && !due(s.warned, now, logInterval) {
 		return
 	}
 	if s.warned = now; left <= 0 {
@@ -308,8 +308,8 @@ func (s *Source) lookAgain(now time.Time) {
 		return
 	}
 	s.refused.stamps, s.refused.tried = st, now
-	if st != known.stamps || due(known.said, now, sayInterval) {
-		s.refused.said = now
+	if st != known.stamps || due(known.logged, now, logInterval) {
+		s.refused.logged = now
 		s.refuse(err)
 	}
 }

@@ -117,7 +117,7 @@ func TestHandshakes(t *testing.T) {
 	}
 	old, _ := open(t, ours, Request{Peer: Peer{Manager, "x"}, Validity: 2 * time.Second}) // read while valid
 	late := func() time.Time { return time.Now().Add(time.Minute) }
-	manager, indexer, projector, stranger := as(ours, Manager), as(ours, Indexer), as(ours, Projector), as(theirs, Manager)
+	manager, indexer, projector, foreign := as(ours, Manager), as(ours, Indexer), as(ours, Projector), as(theirs, Manager)
 	anonymous := &Source{files: manager.files, log: hclog.NewNullLogger(), now: time.Now}
 	anonymous.current.Store(&material{roots: manager.current.Load().roots})
 	anonymous.files.Cert, anonymous.files.Key = "", ""
@@ -136,8 +136,8 @@ func TestHandshakes(t *testing.T) {
 		{name: "manager to manager", server: raft, client: toManager(manager)},
 		{name: "an indexer may not", server: raft, client: toManager(indexer), want: "tls:"},
 		{name: "a projector may not", server: raft, client: toManager(projector), want: "tls:"},
-		{name: "a manager of a foreign CA", server: raft, client: toManager(stranger), want: "certificate"},
-		{name: "to a server of a foreign CA", server: stranger.Server(Raft, Manager), client: toManager(manager),
+		{name: "a manager of a foreign CA", server: raft, client: toManager(foreign), want: "certificate"},
+		{name: "to a server of a foreign CA", server: foreign.Server(Raft, Manager), client: toManager(manager),
 			want: "unknown authority"},
 		{name: "without a certificate", server: raft, client: anonymous.Client(Raft, Manager), want: "certificate required"},
 		{name: "to an indexer instead of a manager", server: indexer.Server(Raft, Manager), client: toManager(manager),
@@ -148,7 +148,7 @@ func TestHandshakes(t *testing.T) {
 		{name: "a user's client to REST", server: manager.Server(HTTP), client: anonymous.UserClient()},
 		{name: "a user's client that shows a certificate", server: manager.Server(HTTP), client: as(ours, User).UserClient()},
 		{name: "REST and a certificate of a foreign CA", server: manager.Server(HTTP), client: func() *tls.Config {
-			c := stranger.UserClient()
+			c := foreign.UserClient()
 			c.RootCAs = manager.current.Load().roots
 			return c
 		}(), want: "certificate"},

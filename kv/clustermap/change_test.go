@@ -205,7 +205,7 @@ func TestRebalanceRefuses(t *testing.T) {
 	moved[0].Memcached = "127.0.0.1:5"
 	for name, f := range map[string]func() (Map, error){
 		"a node of nowhere":        func() (Map, error) { return m.StartRebalance("x", nil, []string{"kv9"}) },
-		"nobody would remain":      func() (Map, error) { return m.StartRebalance("x", nil, []string{"kv1", "kv2", "kv3"}) },
+		"no node would remain":     func() (Map, error) { return m.StartRebalance("x", nil, []string{"kv1", "kv2", "kv3"}) },
 		"another address":          func() (Map, error) { return m.StartRebalance("x", moved, nil) },
 		"another one is under way": func() (Map, error) { return under.StartRebalance("x", nil, []string{"kv2"}) },
 		"less vbuckets than nodes": func() (Map, error) {

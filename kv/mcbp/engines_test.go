@@ -122,15 +122,15 @@ func TestNetworkOf(t *testing.T) {
 			[]ConfigNodeExt{node("10.0.0.1", "db.example.org", 11210, 0)}},
 		{"one host, two ports: inside", "gate:11210", NetworkDefault, []ConfigNodeExt{node("gate", "gate", 11210, 31210)}},
 		{"one host, two ports: outside", "gate:31210", NetworkExternal, []ConfigNodeExt{node("gate", "gate", 11210, 31210)}},
-		{"a port that nobody has, inside", "10.0.0.1:9", NetworkDefault,
+		{"an unknown port, inside", "10.0.0.1:9", NetworkDefault,
 			[]ConfigNodeExt{node("10.0.0.1", "db.example.org", 11210, 31210)}},
-		{"a port that nobody has, outside", "db.example.org:9", NetworkExternal,
+		{"an unknown port, outside", "db.example.org:9", NetworkExternal,
 			[]ConfigNodeExt{node("10.0.0.1", "db.example.org", 11210, 31210)}},
 		{"the second node", "b.example.org:31210", NetworkExternal,
 			[]ConfigNodeExt{node("10.0.0.1", "a.example.org", 11210, 31210), node("10.0.0.2", "b.example.org", 11210, 31210)}},
 		{"IPv6", "[fd00::1]:11210", NetworkDefault, []ConfigNodeExt{node("fd00::1", "2001:db8::1", 11210, 0)}},
 		{"IPv6, outside", "[2001:db8::1]:11210", NetworkExternal, []ConfigNodeExt{node("fd00::1", "2001:db8::1", 11210, 0)}},
-		{"nobody's", "elsewhere:11210", NetworkDefault, []ConfigNodeExt{node("10.0.0.1", "db.example.org", 11210, 31210)}},
+		{"an unknown host", "elsewhere:11210", NetworkDefault, []ConfigNodeExt{node("10.0.0.1", "db.example.org", 11210, 31210)}},
 		{"a node without a name", "elsewhere:11210", NetworkDefault, []ConfigNodeExt{node("", "db.example.org", 11210, 0)}},
 	} {
 		c := &ClusterConfig{NodesExt: tt.nodes}

@@ -44,7 +44,7 @@ func table(t *testing.T) *Table {
 	if err := places.Enter("another"); err != nil {
 		t.Fatal(err)
 	}
-	nobody := Role{Name: "nobody", Check: func(*http.Request) error { return errors.New("never permitted") }}
+	forbidden := Role{Name: "forbidden", Check: func(*http.Request) error { return errors.New("never permitted") }}
 	named := Role{Name: "who says a name", Check: func(r *http.Request) error {
 		if r.Header.Get("Name") == "" {
 			return rpc.Refuse(errcode.Unauthenticated, "a name is needed")
@@ -57,7 +57,7 @@ func table(t *testing.T) *Table {
 		{Method: "POST", Path: "/things/{id:[0-9]+}:count", Role: Anybody(), Limit: time.Minute, Body: 3, Handle: body},
 		{Method: "GET", Path: "/things/{name}", Role: Anybody(), Limit: time.Minute, Handle: text(
 			func(r *http.Request) string { return "thing " + r.PathValue("name") })},
-		{Method: "PUT", Path: "/nobody", Role: nobody, Limit: time.Minute, Handle: body},
+		{Method: "PUT", Path: "/forbidden", Role: forbidden, Limit: time.Minute, Handle: body},
 		{Method: "GET", Path: "/me", Role: named, Limit: time.Minute, Handle: text(
 			func(r *http.Request) string { return rpc.Principal(r.Context()) })},
 		{Method: "GET", Path: "/full", Role: Anybody(), Limit: time.Minute, Places: places, Handle: body},
@@ -95,7 +95,7 @@ func TestTableAnswers(t *testing.T) {
 		{method: "GET", path: "/things/7%3Acount", status: 200, want: "thing 7:count"}, // an escaped colon begins no verb
 		{method: "GET", path: "/things", status: 404, want: "NOT_FOUND"},
 		{method: "GET", path: "//things/a", status: 404, want: "NOT_FOUND"},
-		{method: "PUT", path: "/nobody", status: 403, want: "FORBIDDEN"},
+		{method: "PUT", path: "/forbidden", status: 403, want: "FORBIDDEN"},
 		{method: "GET", path: "/me", status: 401, want: "UNAUTHENTICATED"},
 		{method: "GET", path: "/me", name: "ann", status: 200, want: "ann"},
 		{method: "GET", path: "/full", status: 503, want: "BUSY"},

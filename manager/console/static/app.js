@@ -70,25 +70,25 @@ function forget(name) {
 function login() {
   const name = el('input', { id: 'name', autocomplete: 'username', required: true, maxlength: 200, autocapitalize: 'none', spellcheck: 'false' });
   const password = el('input', { id: 'password', type: 'password', autocomplete: 'current-password', required: true, maxlength: 1024 });
-  const said = el('div', { 'aria-live': 'polite' });
+  const message = el('div', { 'aria-live': 'polite' });
   const enter = el('button', { type: 'submit', class: 'main' }, 'Log in');
   const form = el('form', { class: 'card login', onsubmit: async (e) => {
     e.preventDefault();
     enter.disabled = true;
-    put(said, 'Logging in…');
+    put(message, 'Logging in…');
     try {
       const basic = btoa(String.fromCharCode(...new TextEncoder().encode(`${name.value}:${password.value}`)));
       await beginSession(`Basic ${basic}`);
       password.value = '';
       begin();
     } catch (err) {
-      put(said, await trouble(err));
+      put(message, await trouble(err));
       password.select();
     } finally {
       enter.disabled = false;
     }
   } }, el('h1', {}, 'tidemark'), el('p', {}, 'This cluster has users. Log in to see it.'),
-  el('label', { for: 'name' }, 'User'), name, el('label', { for: 'password' }, 'Password'), password, enter, said,
+  el('label', { for: 'name' }, 'User'), name, el('label', { for: 'password' }, 'Password'), password, enter, message,
   el('p', { class: 'dim' }, 'The session ends after eight hours, or when you log out. Without a user, ask an administrator: tidemark user add NAME --role read'));
   put(app, el('main', { id: 'main', class: 'alone' }, form));
   document.title = 'Log in · tidemark';

@@ -54,16 +54,16 @@ function withoutEntry(faults) {
 function details(view, i, stats) {
   const { may } = view;
   const f = stats.get(i.id) || {};
-  const said = el('div', { 'aria-live': 'polite' });
+  const message = el('div', { 'aria-live': 'polite' });
   const state = indexState(i);
   const act = (label, does, attrs) => button(label, async (e) => {
     e.target.disabled = true;
     try {
       await does();
-      put(said, el('p', { class: 'done' }, `${label}: done.`));
+      put(message, el('p', { class: 'done' }, `${label}: done.`));
       view.again();
     } catch (err) {
-      put(said, await trouble(err));
+      put(message, await trouble(err));
     } finally {
       e.target.disabled = false;
     }
@@ -86,13 +86,13 @@ function details(view, i, stats) {
     el('div', { class: 'row' }, el('a', { href: `#/scan?id=${i.id}` }, 'Scan'), el('a', { href: `#/placement?id=${i.id}` }, 'Placement'),
       again && may('ddl') && act(state.text === 'error' ? 'Build anew' : 'Build', () => write('the build', 'PATCH', indexPath(i.id), { deferred: false })),
       may('ddl') && button('Drop…', () => drop(view, i), { class: 'danger' }),
-      button('Close', () => view.choose(null))), said);
+      button('Close', () => view.choose(null))), message);
 }
 
 // drop asks the user to type the name, because a dropped index has to be built anew.
 function drop(view, i) {
   const name = el('input', { type: 'text', id: 'dropname', autocomplete: 'off', spellcheck: 'false' });
-  const said = el('div', { 'aria-live': 'polite' });
+  const message = el('div', { 'aria-live': 'polite' });
   const ok = el('button', { type: 'submit', class: 'danger', disabled: true }, 'Drop');
   name.addEventListener('input', () => { ok.disabled = name.value !== i.name; });
   const d = el('dialog', { onclose: () => d.remove() }, el('h2', {}, `Drop ${keyspace(i)}/${i.name}?`),
@@ -106,11 +106,11 @@ function drop(view, i) {
         view.choose(null);
         view.again();
       } catch (err) {
-        put(said, await trouble(err));
+        put(message, await trouble(err));
         ok.disabled = false;
       }
     } }, el('label', { for: 'dropname' }, 'Type its name to drop it: ', el('b', {}, i.name)), el('div', { class: 'row' }, name, ok,
-      button('Keep it', () => d.close())), said));
+      button('Keep it', () => d.close())), message));
   add(document.body, d);
   d.showModal();
 }

@@ -89,14 +89,14 @@ export const load = {
   path: 'load', title: 'Load',
   show({ body, status, may }) {
     put(body, card(null, 'Asking the cluster…'));
-    const said = el('div', { 'aria-live': 'polite' });
+    const message = el('div', { 'aria-live': 'polite' });
     const cancel = may('ddl') && (async (s, pressed) => {
       pressed.disabled = true;
       try {
         await write('cancelling the scan', 'DELETE', `/v1/scans/${encodeURIComponent(s.id)}`);
-        put(said, el('p', { class: 'done' }, `Scan ${s.id} is cancelled; its client gets an error.`));
+        put(message, el('p', { class: 'done' }, `Scan ${s.id} is cancelled; its client gets an error.`));
       } catch (err) {
-        put(said, await trouble(err));
+        put(message, await trouble(err));
       }
     });
     before = null; // no rates over the time in which the view was closed
@@ -117,7 +117,7 @@ export const load = {
           { name: 'Mean of all', num: true, cell: (x) => (x.i.num_requests ? nanos(x.i.avg_scan_latency) : '–') },
         ], busy, { label: 'Load of indexes' }), list.length > busy.length && el('p', { class: 'dim' }, `The 100 busiest of ${count(list.length)}.`),
         el('p', { class: 'dim' }, 'Rates and times are those of the last seconds; a dash means not measured. Totals count from the start of the indexers’ processes.')),
-        running(now, cancel), said, past(h), slow(were),
+        running(now, cancel), message, past(h), slow(were),
         card('Indexers', table([
           { name: 'Indexer', cell: (i) => el('b', {}, i.id) },
           { name: 'State', cell: (i) => word(i.indexer_state, i.indexer_state === 'active' ? 'good' : 'bad', i.health) },

@@ -32,7 +32,7 @@ export const statements = {
     let words = [];
     let offered = [];
     let at = 0;
-    const said = el('div', { 'aria-live': 'polite' });
+    const message = el('div', { 'aria-live': 'polite' });
     const text = el('textarea', { id: 'statement', rows: 5, spellcheck: 'false', autocapitalize: 'none', placeholder: examples[0], role: 'combobox',
       'aria-expanded': 'false', 'aria-controls': 'choices', 'aria-autocomplete': 'list', oninput: () => offer(2), onkeydown: keys, onblur: () => setTimeout(close, 150) });
     const list = el('ul', { class: 'choices', id: 'choices', role: 'listbox', hidden: true });
@@ -42,7 +42,7 @@ export const statements = {
     put(body, card(null, el('label', { for: 'statement' }, 'One or more statements, separated by semicolons'), text, list,
       el('div', { class: 'row' }, run, dry, el('span', { class: 'dim' }, may('ddl') ? 'Ctrl+Enter runs, Ctrl+Space completes, Tab accepts a suggestion.'
         : 'You may only read; running statements needs role ddl. Ask an administrator: tidemark user passwd NAME --role ddl'))),
-    said, card('Examples', examples.map((e) => el('div', {}, button(e, () => { text.value = e; text.focus(); }, { class: 'plain mono' })))));
+    message, card('Examples', examples.map((e) => el('div', {}, button(e, () => { text.value = e; text.focus(); }, { class: 'plain mono' })))));
     text.focus();
 
     get('listing the indexes', '/v1/indexes?limit=1000', { signal: ended.signal }).then((l) => {
@@ -139,12 +139,12 @@ export const statements = {
       const statement = text.value;
       sessionStorage.setItem('statement', statement);
       run.disabled = dry.disabled = true;
-      put(said, el('p', { class: 'dim' }, meanwhile));
+      put(message, el('p', { class: 'dim' }, meanwhile));
       try {
-        put(said, show(await write('the statement', 'POST', path, { statement }, { signal: ended.signal })));
+        put(message, show(await write('the statement', 'POST', path, { statement }, { signal: ended.signal })));
       } catch (err) {
         if (err.code === 'CANCELLED') return;
-        put(said, await trouble(err));
+        put(message, await trouble(err));
         const place = placeOf(err.detail, statement);
         if (place !== null) {
           text.focus();

@@ -84,10 +84,10 @@ export const timeline = {
     function draw() {
       const kinds = new Set([...shown].flatMap((g) => groups[g]));
       const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-      const list = events.filter((e) => kinds.has(e.kind)).map((e) => ({ e, said: described(e) }))
-        .filter(({ e, said }) => words.every((w) => `${said[0]} ${e.kind} ${e.by || ''}`.toLowerCase().includes(w)));
-      put(body, card(null, note && el('p', { class: 'dim' }, note), list.length ? el('ol', { class: 'events' }, list.map(({ e, said }) => el('li', {},
-        el('time', { class: 'num', title: date(e.time_ms) }, time(e.time_ms)), el('span', {}, word(e.kind, said[1])), el('span', { class: 'wrap', title: `cas ${count(e.cas)}` }, said[0]),
+      const list = events.filter((e) => kinds.has(e.kind)).map((e) => ({ e, sentence: described(e) }))
+        .filter(({ e, sentence }) => words.every((w) => `${sentence[0]} ${e.kind} ${e.by || ''}`.toLowerCase().includes(w)));
+      put(body, card(null, note && el('p', { class: 'dim' }, note), list.length ? el('ol', { class: 'events' }, list.map(({ e, sentence }) => el('li', {},
+        el('time', { class: 'num', title: date(e.time_ms) }, time(e.time_ms)), el('span', {}, word(e.kind, sentence[1])), el('span', { class: 'wrap', title: `cas ${count(e.cas)}` }, sentence[0]),
         el('span', { class: 'who' }, e.by ? `by ${e.by}` : 'by the cluster itself'))))
         : empty(events.length ? 'No change matches the filter.' : 'The manager has no recent changes.', events.length ? 'Clear the filter, or select more kinds.' : 'Changes appear here as they happen.')));
     }

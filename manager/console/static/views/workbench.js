@@ -68,7 +68,7 @@ export const workbench = {
     const fields = el('div', {});
     const groups = el('div', { class: 'row chips' });
     const aggregates = el('div', {});
-    const said = el('div', { 'aria-live': 'polite' });
+    const message = el('div', { 'aria-live': 'polite' });
     const result = el('div', { class: 'gap' });
     const side = el('div', {});
     const consistency = el('select', { id: 'consistency' }, el('option', { value: 'any' }, 'any: the newest timestamp available'),
@@ -86,7 +86,7 @@ export const workbench = {
       el('div', { class: 'row chips' }, el('label', {}, reverse, 'from the end'), el('label', {}, distinct, 'each key once')),
       groups, aggregates,
       el('div', { class: 'row' }, go, button('Count', tally), stop));
-    put(body, el('div', { class: 'two' }, el('div', { class: 'view' }, card('What to scan', form), said, result), side));
+    put(body, el('div', { class: 'two' }, el('div', { class: 'view' }, card('What to scan', form), message, result), side));
     put(side, card('Definition', el('p', { class: 'dim' }, 'Choose an index.')));
 
     const start = new AbortController();
@@ -97,11 +97,11 @@ export const workbench = {
         return;
       }
       put(choice, all.map((i) => el('option', { value: i.id }, `${keyspace(i)}/${i.name}${indexState(i).text === 'ready' ? '' : ` (${indexState(i).text})`}`)));
-      if (list.next) put(said, el('p', { class: 'dim' }, 'Only the first 1,000 indexes are listed; scan others with the command line.'));
+      if (list.next) put(message, el('p', { class: 'dim' }, 'Only the first 1,000 indexes are listed; scan others with the command line.'));
       const wanted = all.find((i) => i.id === query.get('id')) || all[0];
       choice.value = wanted.id;
       choose(wanted.id);
-    }, async (err) => { if (err.code !== 'CANCELLED') put(said, await trouble(err)); });
+    }, async (err) => { if (err.code !== 'CANCELLED') put(message, await trouble(err)); });
 
     function choose(id) {
       if (running) running.abort('left');
@@ -208,7 +208,7 @@ export const workbench = {
         } });
         const took = performance.now() - began;
         const lost = end && end.error && Object.assign(new Error(end.error.detail), { what: 'the scan', ...end.error });
-        put(said, lost ? await failed(lost) : !end
+        put(message, lost ? await failed(lost) : !end
           && el('div', { class: 'trouble' }, el('strong', {}, 'The scan was cut off'), el('p', {}, 'Rows are missing. What to do: scan again.')));
         if (lost && !rows.length) return;
         drawRows({ req, number, before }, rows, end, first, took);
@@ -228,7 +228,7 @@ export const workbench = {
       await busy(async (signal) => {
         const began = performance.now();
         const r = await call('the count', 'POST', indexPath(chosen.id, ':count'), { raw: encode(req), signal, patience: 600000 });
-        put(said);
+        put(message);
         put(result, card('Count', el('p', { class: 'figure' }, req.aggregates ? many(r.count, 'group') : many(r.count, 'entry', 'entries')), dl([['took', duration(performance.now() - began)], ['timestamp', el('span', { class: 'mono' }, r.timestamp.id || r.timestamp.hash)]])));
       });
     }
@@ -238,11 +238,11 @@ export const workbench = {
       running = new AbortController();
       go.disabled = true;
       stop.disabled = false;
-      put(said, el('p', { class: 'dim' }, 'Asking the indexers…'));
+      put(message, el('p', { class: 'dim' }, 'Asking the indexers…'));
       try {
         await does(running.signal);
       } catch (err) {
-        put(said, err.code === 'CANCELLED' ? el('p', {}, 'Cancelled: the indexers have ended the scan.') : await failed(err));
+        put(message, err.code === 'CANCELLED' ? el('p', {}, 'Cancelled: the indexers have ended the scan.') : await failed(err));
       } finally {
         running = null;
         go.disabled = false;
