@@ -227,7 +227,7 @@ func TestCommands(t *testing.T) {
 		{args: "index|drop|b/n|--if-match|-1", code: errcode.ExitUsage, talk: `--if-match "-1": want a whole number from 0 to 18446744073709551615; see`},
 		{args: "index|list|--timeout|30", code: errcode.ExitUsage, talk: `--timeout "30": want a time with its unit, as 300ms, 30s or 1h30m; see`},
 		{args: "index|scan|b/n|--distinct=perhaps", code: errcode.ExitUsage, talk: `--distinct "perhaps": want true or false; see`},
-		{args: `index|list|--server|a"b`, code: errcode.ExitUsage, talk: `--server "a\"b": want a list with commas`},
+		{args: `index|list|--server|a"b`, code: errcode.ExitUsage, talk: `--server "a\"b": want a list separated by commas`},
 		{args: "indexer|--memory-quota|much", code: errcode.ExitUsage, talk: `"much": want a whole number of bytes, or one with a unit`},
 		{args: "index|scan|b/n|--project|[99999999999999999999]", code: errcode.ExitUsage, talk: `it is 99999999999999999999, want a whole number up to 9223372036854775807, at line 1`},
 		{args: `index|scan|b/n|--token|{"vbucket":70000,"vbuuid":"1","seqno":1}`, code: errcode.ExitUsage, talk: `field "vbucket" is 70000, want a whole number from 0 to 65535, at line 1`},

@@ -131,7 +131,7 @@ func checkSplits(cfg *manager.Config) error {
 		return usage("--split-after %v: want a time above 0; --split-above 0 and --split-above-rate 0 turn splits off",
 			cfg.SplitAfter)
 	case cfg.SplitAboveRate < 0:
-		return usage("--split-above-rate %d: want a number of entries a second; 0: any", cfg.SplitAboveRate)
+		return usage("--split-above-rate %d: want a number of entries a second; 0: never split", cfg.SplitAboveRate)
 	}
 	return nil
 }

@@ -85,7 +85,7 @@ func fromEnv(flags *pflag.FlagSet, lookup func(string) (string, bool), origins O
 // hide removes the value of a secret from an error.
 func hide(flag string, err error) error {
 	if Secret(flag) {
-		return errors.New("the value does not fit")
+		return errors.New("the value is invalid")
 	}
 	return err
 }
@@ -149,7 +149,7 @@ func readFile(path string) (map[string]any, error) {
 		return nil, fmt.Errorf("configuration file %s: %w", path, err)
 	}
 	if err := dec.Decode(new(any)); err == nil {
-		return nil, fmt.Errorf("configuration file %s: it holds several documents (---), want one", path)
+		return nil, fmt.Errorf("configuration file %s: it contains several documents (---), want one", path)
 	}
 	return values, nil
 }

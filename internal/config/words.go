@@ -35,8 +35,8 @@ func inWords(err error) error {
 	case "duration":
 		want = "a time with its unit, as 300ms, 30s or 1h30m"
 	case "stringSlice":
-		want = "a list with commas; a value that has a quotation mark or a comma " +
-			"stands in quotation marks, and its own are doubled"
+		want = "a list separated by commas; put a value that contains a quotation mark or a comma " +
+			"in quotation marks, and double the quotation marks in it"
 	default: // from this product, already in the right form
 		return fmt.Errorf("%q: %w", bad.GetValue(), errors.Unwrap(bad))
 	}

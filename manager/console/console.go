@@ -1,9 +1,9 @@
 // Package console is the web page that every manager serves at /console/: files embedded in the program, which use
 // only the manager's own REST interface.
 //
-// No page runs a script or style of another origin or one inline in the page (a strict content security policy). Only
-// GET and HEAD are answered. The console opens nothing that package api protects: a user without access sees the
-// login form. It never handles credentials itself.
+// Pages use no scripts or styles of other origins, and no inline ones (a strict content security policy). Only GET and
+// HEAD are answered. The files of the console are public, but all data come from package api with its access control: a
+// user without access sees the login form. The package handles no credentials.
 package console
 
 import (
@@ -89,7 +89,7 @@ func load() (map[string]*file, error) {
 	return files, err
 }
 
-// asksForPage reports whether the request comes from a person's browser.
+// asksForPage reports whether a browser requests a page, as opposed to a program that uses the REST interface.
 func asksForPage(r *http.Request) bool {
 	return r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
