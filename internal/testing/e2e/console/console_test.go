@@ -314,7 +314,7 @@ func cancelled(b *browser, up *testcluster.Cluster) {
 		const row = [...document.querySelectorAll('tr')].find((r) => r.querySelector('button') &&
 			r.textContent.includes('world/world_ids'));
 		if (row && !row.querySelector('button').disabled) row.querySelector('button').click();
-		return document.body.innerText.includes('ends; its client is told');
+		return document.body.innerText.includes('is cancelled; its client gets an error');
 	})()`)
 	var err error
 	select {
