@@ -13,7 +13,7 @@ import (
 // loop is the state that only the asking loop uses.
 type loop struct {
 	first  uint64            // its requests have higher counters
-	next   uint64            // counter of the newest request
+	next   uint64            // counter of the newest request; set under the lock
 	logged map[string]string // last log line about each projector
 	addrs  []string          // of projectors, as last known
 	start  pace              // of requests before the first answer

@@ -50,7 +50,7 @@ func TestDataWaitsForTheAnswer(t *testing.T) {
 func TestStreamsBehindTheHandlerAreNotRequestedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Subscription{user: newUser(), taking: map[*sink]struct{}{}, known: make(chan struct{}),
-			cfg: Config{ID: "a"}}
+			cfg: Config{ID: "a"}, loop: loop{next: 9}}
 		goOn := make(chan struct{})
 		s.cfg.Handle = func(context.Context, *keyversion.Event) error { <-goOn; return nil }
 		began := time.Now()

@@ -88,7 +88,7 @@ func (s *Subscription) sweep(ctx context.Context) {
 	}
 }
 
-// stopEarlier stops those of a projector's topics that have this subscription's name and an earlier request counter.
+// stopEarlier stops those of a projector's topics that have this subscription's name and are of an earlier process.
 func (s *Subscription) stopEarlier(ctx context.Context, addr string, list *wire.TopicList) error {
 	var old []*request
 	for i := range list.Topics {
@@ -104,10 +104,13 @@ func (s *Subscription) stopEarlier(ctx context.Context, addr string, list *wire.
 	return s.stop(ctx, old)
 }
 
-// before reports whether a topic is of an earlier process of this subscription.
+// before reports whether a topic is of an earlier process of this subscription: no request of this one has its
+// counter. A higher one was given by a process whose clock was ahead.
 func (s *Subscription) before(topic string) bool {
 	n, ours := s.requestOf(topic)
-	return ours && n <= s.first
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return ours && (n <= s.first || n > s.next)
 }
 
 // requestOf returns the counter of the request for a topic; false if the topic is not of this subscription.
