@@ -206,13 +206,9 @@ func (m *Manager) open() error {
 	if err != nil {
 		return errors.Join(err, m.raft.Close())
 	}
-	now := m.cfg.Now
-	if now == nil {
-		now = time.Now
-	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		&collector{raft: m.raft, coord: m.coord, now: now},
+		&collector{raft: m.raft, coord: m.coord},
 		m.raft.Collector())
 	route.RegisterCertificate(registry, m.cfg.TLS)
 	if m.cfg.RaftMetrics {

@@ -20,7 +20,6 @@ import (
 type collector struct {
 	raft  *consensus.Node
 	coord *coordinator.Coordinator
-	now   func() time.Time
 }
 
 // Describe sends nothing: the set of figures depends on whether this manager leads.
@@ -42,7 +41,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	status, _ := c.coord.Status()
 	g.prefix = "tidemark_cluster_"
 	g.components(&status)
-	g.indexes(s, &status, c.now())
+	g.indexes(s, &status)
 	for i := range status.Buckets {
 		g.bucket(&status.Buckets[i])
 	}
@@ -105,16 +104,16 @@ func (g *gauges) components(status *core.Status) {
 }
 
 // indexes counts indexes by state and availability.
-func (g *gauges) indexes(s *statecontext.State, status *core.Status, now time.Time) {
-	states, of, outdated, since := map[index.State]int{}, map[lifecycle.Availability]int{}, 0, now
+func (g *gauges) indexes(s *statecontext.State, status *core.Status) {
+	states, of, outdated, longest := map[index.State]int{}, map[lifecycle.Availability]int{}, 0, int64(0)
 	for x := range s.Indexes() {
 		states[x.Definition.State]++
 		p := status.Progress[x.Definition.ID]
 		if p.Availability != 0 {
 			of[p.Availability]++
 		}
-		if at := time.UnixMilli(p.SinceMS); p.Availability == lifecycle.Unavailable && at.Before(since) {
-			since = at
+		if p.Availability == lifecycle.Unavailable {
+			longest = max(longest, p.ForMS)
 		}
 		if status.ExprRules.Outdated(&x.Definition) != "" {
 			outdated++
@@ -125,8 +124,8 @@ func (g *gauges) indexes(s *statecontext.State, status *core.Status, now time.Ti
 	counts(g, "ready_indexes", "Ready indexes, by availability for scans.", "availability",
 		[]lifecycle.Availability{lifecycle.Available, lifecycle.Degraded, lifecycle.Unavailable},
 		lifecycle.Availability.String, of)
-	g.set("unavailable_seconds", "Since when some ready index cannot be scanned completely; 0 while all can be.",
-		now.Sub(since).Seconds())
+	g.set("unavailable_seconds", "For how long some ready index could not be scanned completely; 0 while all can be.",
+		float64(longest)/1e3)
 	g.set("outdated_indexes", "Indexes built with other rules of expressions than those projectors use "+
 		"now.", float64(outdated))
 	differing := 0

@@ -34,10 +34,14 @@ func TestAvailability(t *testing.T) {
 				t.Errorf("%v: %q does not say whose copies are missing", p.Availability, p.Why)
 			}
 		}
-		since := of(lone.ID).SinceMS
+		before := of(lone.ID)
 		time.Sleep(3 * time.Second) // in virtual time
-		if now := of(lone.ID); now.SinceMS != since || now.Availability != lifecycle.Unavailable {
-			t.Errorf("unavailable since %d, then %v since %d", since, now.Availability, now.SinceMS)
+		now := of(lone.ID)
+		if now.SinceMS != before.SinceMS || now.Availability != lifecycle.Unavailable {
+			t.Errorf("unavailable since %d, then %v since %d", before.SinceMS, now.Availability, now.SinceMS)
+		}
+		if longer := now.ForMS - before.ForMS; longer < 2800 || longer > 3200 {
+			t.Errorf("unavailable for %d ms, and 3 s later for %d ms", before.ForMS, now.ForMS)
 		}
 	})
 }

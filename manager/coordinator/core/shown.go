@@ -135,11 +135,13 @@ type Progress struct {
 	Ready       int    // exact copies
 	Copies      int
 	Errors      []string // of its copies, at most maxErrors, then the number of others
-	// Availability is how much of a ready index can be scanned, since SinceMS (unix milliseconds, by this leader's clock).
-	// Why is the reason if not all of it can. In other states it is none.
+	// Availability is how much of a ready index can be scanned, since SinceMS (unix milliseconds, by this leader's clock)
+	// and for ForMS, which no change of the wall clock affects. Why is the reason if not all of it can. In other states
+	// it is none.
 	Availability lifecycle.Availability
 	Why          string
 	SinceMS      int64
+	ForMS        int64
 	// SplitWaits is why the index is not split automatically although a slice exceeds a limit; "" if none does.
 	SplitWaits string
 	// MergeWaits is why its slices are not merged automatically although they have been small and cold for long.

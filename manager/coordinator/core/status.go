@@ -247,6 +247,7 @@ func (l *picture) progressOf(x *statecontext.Index, faults *faultSums) Progress 
 			p.SinceMS = before.SinceMS
 		}
 	}
+	p.ForMS = l.nowMS - p.SinceMS
 	return p
 }
 
