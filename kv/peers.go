@@ -237,9 +237,9 @@ func (r Remote) url(admin, path string) string {
 		admin = "127.0.0.1" + port
 	}
 	if r.TLS {
-		return "https://" + admin + path
+		return tlsconf.BaseURL("https", admin) + path
 	}
-	return "http://" + admin + path
+	return tlsconf.BaseURL("http", admin) + path
 }
 
 // refusal returns the error for an answer. A node without the path or method has not examined the request: it is an

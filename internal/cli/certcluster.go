@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -197,7 +197,7 @@ func parseClusterCerts(args []string) (nodes []clusterCert, err error) {
 
 // certHost reports whether a certificate can be issued for a host: an address, or a name, whose first label may be *.
 func certHost(host string) bool {
-	if net.ParseIP(host) != nil {
+	if _, err := netip.ParseAddr(host); err == nil {
 		return true
 	}
 	for i, label := range strings.Split(host, ".") {

@@ -240,7 +240,7 @@ func (c *child) reasons(ctx context.Context, scheme string) []rpc.Reason {
 	silent := func(err error) []rpc.Reason {
 		return []rpc.Reason{{Code: reasonDown, Detail: fmt.Sprintf("%s: it does not answer: %v", name, err)}}
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+c.role.Admin+"/readyz", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, tlsconf.BaseURL(scheme, c.role.Admin)+"/readyz", nil)
 	if err != nil {
 		return silent(err)
 	}

@@ -104,8 +104,9 @@ func TestReadiness(t *testing.T) {
 	}
 	defer silent.Close()
 	n, _ := open(t, "/nowhere", answer(), answer(rpc.Reason{Code: "disk", Detail: "full"}), answer(many...),
-		Role{Name: tlsconf.Indexer, Admin: silent.Addr().String()}, Role{Name: tlsconf.Projector, Admin: "127.0.0.1:1"})
-	for _, c := range n.children[:4] {
+		Role{Name: tlsconf.Indexer, Admin: silent.Addr().String()},
+		Role{Name: tlsconf.Indexer, Admin: "[::1%nowhere]:1"}, Role{Name: tlsconf.Projector, Admin: "127.0.0.1:1"})
+	for _, c := range n.children[:5] {
 		c.set("")
 	}
 	w := httptest.NewRecorder()
@@ -115,12 +116,13 @@ func TestReadiness(t *testing.T) {
 		t.Fatal(w.Code, err)
 	}
 	for _, want := range []string{"manager: full", "; and 5 more", "indexer: it does not answer",
+		"dial tcp [::1%nowhere]:1", // an address with a zone is dialed, and not taken for a wrong URL
 		"projector: it has not started yet"} {
 		if !strings.Contains(p.Detail, want) {
 			t.Errorf("no %q in %s", want, p.Detail)
 		}
 	}
-	if len(p.Reasons) != 20+1+3 {
+	if len(p.Reasons) != 20+1+4 {
 		t.Errorf("%d reasons", len(p.Reasons))
 	}
 	n.children = n.children[:1]

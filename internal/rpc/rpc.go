@@ -356,11 +356,44 @@ func NewFreshClient(perHost int, conf *tls.Config) *Client {
 
 func transport(perHost int, conf *tls.Config) *http.Transport {
 	dialer := &net.Dialer{Timeout: 2 * time.Second, KeepAlive: 5 * time.Second}
-	return &http.Transport{
+	t := &http.Transport{
 		DialContext: dialer.DialContext, MaxIdleConns: 256, MaxIdleConnsPerHost: perHost, MaxConnsPerHost: perHost,
 		IdleConnTimeout: 60 * time.Second, ResponseHeaderTimeout: longestCall, DisableCompression: true,
-		TLSClientConfig: conf, TLSHandshakeTimeout: 5 * time.Second,
+		TLSClientConfig: conf, TLSHandshakeTimeout: handshakeTimeout,
 	}
+	if conf != nil && !conf.InsecureSkipVerify && conf.ServerName == "" {
+		t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return dialTLS(ctx, t.DialContext, network, addr, conf)
+		}
+	}
+	return t
+}
+
+// handshakeTimeout limits the handshake of TLS.
+const handshakeTimeout = 5 * time.Second
+
+// dialTLS connects to a server that has to prove its name. net/http would look for a certificate with the zone of an
+// IPv6 address.
+func dialTLS(ctx context.Context, dial func(ctx context.Context, network, addr string) (net.Conn, error), network,
+	addr string, conf *tls.Config) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	own := conf.Clone()
+	own.ServerName, _, _ = strings.Cut(host, "%")
+	conn, err := dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	secure := tls.Client(conn, own)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return secure, nil
 }
 
 // longestCall limits calls whose context has no deadline: it exceeds the longest call of the product, a scan.

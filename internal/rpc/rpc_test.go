@@ -2,9 +2,12 @@ package rpc
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -183,5 +186,36 @@ func TestTooLargeAnswersAreReported(t *testing.T) {
 		if err := answer.Body.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestACertificateHasNoZone checks that a server at an IPv6 address with a zone proves the address, and only that one.
+func TestACertificateHasNoZone(t *testing.T) {
+	s := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})) // at ::1, by its certificate
+	defer s.Close()
+	trusts, ok := s.Client().Transport.(*http.Transport)
+	if !ok {
+		t.Fatalf("%T", s.Client().Transport)
+	}
+	mine := transport(1, &tls.Config{RootCAs: trusts.TLSClientConfig.RootCAs})
+	defer mine.CloseIdleConnections()
+	var dialed string
+	mine.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dialed = addr
+		return new(net.Dialer).DialContext(ctx, network, s.Listener.Addr().String())
+	}
+	ask := func(url string) error {
+		r, err := (&http.Client{Transport: mine}).Get(url)
+		if err != nil {
+			return err
+		}
+		return r.Body.Close()
+	}
+	if err := ask("https://[::1%25eth0]:1/"); err != nil || dialed != "[::1%eth0]:1" {
+		t.Errorf("dialed %s: %v", dialed, err)
+	}
+	var other x509.HostnameError
+	if err := ask("https://[fe80::1%25eth0]:1/"); !errors.As(err, &other) {
+		t.Errorf("a server that proves another address: %v", err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -144,8 +144,8 @@ func (ca *CA) Issue(dir, name string, req Request) (Files, error) {
 		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 	}
 	for _, h := range req.Hosts {
-		if ip := net.ParseIP(h); ip != nil {
-			template.IPAddresses = append(template.IPAddresses, ip)
+		if a, err := netip.ParseAddr(h); err == nil { // without its zone, which differs from machine to machine
+			template.IPAddresses = append(template.IPAddresses, a.WithZone("").AsSlice())
 		} else {
 			template.DNSNames = append(template.DNSNames, h)
 		}

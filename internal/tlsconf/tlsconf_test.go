@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -410,6 +411,24 @@ func TestCertificatesEndWithTheirCA(t *testing.T) {
 	}
 	if end, sooner := ca.Cap(2 * time.Hour); !sooner || !end.Equal(ca.cert.NotAfter) {
 		t.Errorf("the cap is %s, %v", end, sooner)
+	}
+}
+
+// TestHostsOfACertificate checks that an address is certified as one, and without a zone: its name differs from machine
+// to machine.
+func TestHostsOfACertificate(t *testing.T) {
+	ca, _ := authority(t)
+	files, err := ca.Issue(t.TempDir(), "m1", Request{Peer: Peer{Manager, "m1"},
+		Hosts: []string{"m1.example.org", "10.0.0.1", "::1", "fe80::1%eth0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(pair.Leaf.DNSNames, pair.Leaf.IPAddresses); got != "[m1.example.org] [10.0.0.1 ::1 fe80::1]" {
+		t.Error(got)
 	}
 }
 

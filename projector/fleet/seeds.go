@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"tidemark/internal/tlsconf"
 	"tidemark/kv/kvclient"
 	"tidemark/projector/core"
 )
@@ -133,7 +134,7 @@ func (f *Fleet) askManager(ctx context.Context, addr string) error {
 	case conf != nil:
 		scheme, transport.TLSClientConfig = "https", conf.Clone()
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+addr+"/pools", nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, tlsconf.BaseURL(scheme, addr)+"/pools", nil)
 	if err != nil {
 		return fmt.Errorf("cluster manager %s: %w", addr, err)
 	}
