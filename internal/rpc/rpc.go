@@ -355,9 +355,8 @@ func NewFreshClient(perHost int, conf *tls.Config) *Client {
 }
 
 func transport(perHost int, conf *tls.Config) *http.Transport {
-	dialer := &net.Dialer{Timeout: 2 * time.Second, KeepAlive: 5 * time.Second}
 	t := &http.Transport{
-		DialContext: dialer.DialContext, MaxIdleConns: 256, MaxIdleConnsPerHost: perHost, MaxConnsPerHost: perHost,
+		DialContext: newDialer().dial, MaxIdleConns: 256, MaxIdleConnsPerHost: perHost, MaxConnsPerHost: perHost,
 		IdleConnTimeout: 60 * time.Second, ResponseHeaderTimeout: longestCall, DisableCompression: true,
 		TLSClientConfig: conf, TLSHandshakeTimeout: handshakeTimeout,
 	}

@@ -1,0 +1,98 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+)
+
+const (
+	dialTimeout = 2 * time.Second
+	// dialStagger is how long the addresses of a name that were tried may be silent before the next one is tried, too.
+	dialStagger = 250 * time.Millisecond
+	maxDialed   = 16 // addresses of a name
+)
+
+// dialer connects to host:port. Of a name's addresses the next one is tried as soon as one has failed, or none has
+// answered for dialStagger: net.Dialer would give all the time that there is to one that drops packets.
+type dialer struct {
+	one    func(ctx context.Context, network, addr string) (net.Conn, error)
+	lookup func(ctx context.Context, host string) ([]net.IPAddr, error)
+}
+
+func newDialer() *dialer {
+	return &dialer{(&net.Dialer{Timeout: dialTimeout, KeepAlive: 5 * time.Second}).DialContext,
+		net.DefaultResolver.LookupIPAddr}
+}
+
+func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if _, literal := netip.ParseAddr(host); err != nil || host == "" || literal == nil {
+		return d.one(ctx, network, addr)
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	addresses, err := d.lookup(ctx, host)
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+	}
+	all := make([]string, min(len(addresses), maxDialed))
+	for i := range all {
+		all[i] = net.JoinHostPort(addresses[i].String(), port)
+	}
+	return d.first(ctx, network, all)
+}
+
+// dialed is the outcome of one address.
+type dialed struct {
+	conn net.Conn
+	err  error
+}
+
+// first returns the first connection to one of the addresses, and closes others that come later.
+func (d *dialer) first(ctx context.Context, network string, all []string) (net.Conn, error) {
+	outcomes, open := make(chan dialed, len(all)), 0
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		go closeLater(outcomes, open)
+	}()
+	next := time.NewTicker(dialStagger)
+	defer next.Stop()
+	failure := errors.New("the name has no address")
+	for tried := 0; tried < len(all) || open > 0; {
+		if tried < len(all) {
+			addr := all[tried]
+			tried++
+			open++
+			go func() {
+				conn, err := d.one(ctx, network, addr)
+				outcomes <- dialed{conn, err}
+			}()
+		}
+		select {
+		case o := <-outcomes:
+			open--
+			if o.err == nil {
+				return o.conn, nil
+			}
+			// That one refuses does not show that the server is dead while others are silent.
+			if tried-open == 1 || errors.Is(failure, syscall.ECONNREFUSED) {
+				failure = o.err
+			}
+		case <-next.C:
+		}
+	}
+	return nil, failure
+}
+
+func closeLater(outcomes <-chan dialed, open int) {
+	for range open {
+		if o := <-outcomes; o.conn != nil {
+			_ = o.conn.Close()
+		}
+	}
+}
