@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
@@ -110,15 +111,15 @@ func CheckOrigin(r *http.Request) error {
 
 // CheckHost rejects requests from this machine, without TLS and credentials, for a host name that its owner may have
 // pointed at this machine (DNS rebinding), so that a browser treats the owner's pages as same-site. Addresses,
-// localhost, names without a dot, and own are accepted.
-func CheckHost(r *http.Request, own string) error {
+// localhost, names without a dot, and those in own are accepted.
+func CheckHost(r *http.Request, own ...string) error {
 	from, _, err := net.SplitHostPort(r.RemoteAddr)
 	if r.TLS != nil || r.Header.Get("Authorization") != "" || err != nil || !net.ParseIP(from).IsLoopback() {
 		return nil
 	}
 	host := (&url.URL{Host: r.Host}).Hostname()
 	if net.ParseIP(host) != nil || !strings.Contains(host, ".") || strings.HasSuffix(host, ".localhost") ||
-		strings.EqualFold(host, own) {
+		slices.ContainsFunc(own, func(name string) bool { return strings.EqualFold(host, name) }) {
 		return nil
 	}
 	return fmt.Errorf("host %q is not a name of this server: without credentials, use its address, or localhost", host)

@@ -30,6 +30,7 @@ func TestCrossSiteRequestsAreRejected(t *testing.T) {
 			header: map[string]string{"Origin": "http://evil.example"}, refused: true},
 		{name: "with a password that the browser knows", method: "DELETE", host: "127.0.0.1:9520", from: "127.0.0.1:1",
 			header: map[string]string{"Authorization": "Basic x", "Sec-Fetch-Site": "cross-site"}, refused: true},
+		{name: "the name it listens on", method: "GET", host: "Listens.example.org:9520", from: "127.0.0.1:1"},
 		{name: "a name that was pointed here", method: "GET", host: "evil.example:9520", from: "127.0.0.1:1", refused: true},
 		{name: "the same over IPv6", method: "POST", host: "evil.example", from: "[::1]:1",
 			header: map[string]string{"Origin": "http://evil.example"}, refused: true},
@@ -41,7 +42,7 @@ func TestCrossSiteRequestsAreRejected(t *testing.T) {
 		}
 		err := CheckOrigin(r)
 		if err == nil {
-			err = CheckHost(r, "m1.example.org")
+			err = CheckHost(r, "m1.example.org", "listens.example.org")
 		}
 		if (err != nil) != tc.refused {
 			t.Errorf("%s: %v", tc.name, err)

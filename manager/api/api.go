@@ -71,6 +71,7 @@ const (
 type Config struct {
 	Name        string // of this manager
 	REST        string // its base URL
+	Host        string // the host that it listens on; a name is its own, too
 	Expect      int    // --bootstrap-expect
 	Raft        *consensus.Node
 	Steward     *consensus.Steward

@@ -58,7 +58,7 @@ func (g *access) authorize(r *http.Request, rt *route) (*http.Request, error) {
 		return r, nil
 	}
 	g.takeSession(r)
-	if err := errors.Join(rpc.CheckOrigin(r), rpc.CheckHost(r, hostOf(g.cfg.REST))); err != nil {
+	if err := errors.Join(rpc.CheckOrigin(r), rpc.CheckHost(r, hostOf(g.cfg.REST), g.cfg.Host)); err != nil {
 		return r, rpc.Refuse(errcode.Forbidden, "%s %s: %v", r.Method, r.URL.Path, err)
 	}
 	if rt.component() {

@@ -244,6 +244,9 @@ func (ms *members) ask(ctx context.Context, probe PeerProbe, peers []string) (an
 	}
 	asking.Wait()
 	for i, addr := range peers {
+		if p := (*rpc.Problem)(nil); errors.As(errs[i], &p) { // its answer, and not how the network fails: that varies
+			addr += " (" + p.Error() + ")"
+		}
 		if errs[i] != nil {
 			silent = append(silent, addr)
 			continue
