@@ -230,7 +230,8 @@ func (m *Manager) open() error {
 	host, _, _ := net.SplitHostPort(m.cfg.REST) // it is valid: this manager listens there
 	m.api = api.New(api.Config{Name: m.cfg.Name, REST: m.url(), Host: host, Expect: m.cfg.BootstrapExpect, Raft: m.raft,
 		Steward: m.steward, JoinTimeout: m.raft.JoinTimeout(), Coordinator: m.coord, Watch: m.watch,
-		Registry: registry, TLS: m.cfg.TLS, Auth: authenticator, Tickets: tickets, Open: open, Logger: m.log.Named("api"),
+		Registry: registry, TLS: m.cfg.TLS, Auth: authenticator, Tickets: tickets, Open: open,
+		FirstUser: m.cfg.InitialAdmin != "", Logger: m.log.Named("api"),
 		Audit: m.auditTo(), Tracer: m.cfg.Tracer})
 	return nil
 }

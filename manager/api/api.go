@@ -85,8 +85,9 @@ type Config struct {
 	Auth *auth.Authenticator
 	// Tickets issues tickets for scans on the indexers' own ports; nil: clients scan through this manager.
 	Tickets *auth.Tickets
-	// Open makes callers without credentials administrators while there are no users.
-	Open bool
+	// Open makes callers without credentials administrators while there are no users; FirstUser is set if the leader adds
+	// one then.
+	Open, FirstUser bool
 	// Audit receives a line for each write, and for each request refused because of its sender (Audited), from several
 	// goroutines; nil: there is no audit log.
 	Audit  io.Writer

@@ -216,6 +216,8 @@ func (g *access) anonymous() (*auth.Identity, error) {
 	switch {
 	case !g.authRequired():
 		return &auth.Identity{Name: rpc.Anonymous, Role: statecontext.UserAdmin}, nil
+	case g.awaitsFirst():
+		return nil, g.errFirst()
 	case g.cfg.Raft.State().UserCount() == 0 && !g.closed.Load():
 		return nil, errNobody()
 	}
@@ -229,6 +231,9 @@ func (g *access) lookUpNow(r *http.Request) (*auth.Identity, error) {
 	if errors.Is(err, auth.ErrUnauthenticated) || err == nil && id != nil && id.OfUser() {
 		if late := g.ensureCurrent(r.Context()); late != nil {
 			return nil, late
+		}
+		if g.awaitsFirst() {
+			return nil, g.errFirst()
 		}
 		if err == nil && !known { // it may have been found in an outdated state
 			return g.lookUp(r)
@@ -259,6 +264,16 @@ func (g *access) lookUp(r *http.Request) (*auth.Identity, error) {
 		id, err = g.cfg.Auth.Accept(claim)
 	}
 	return id, err
+}
+
+// awaitsFirst reports whether the first user is about to be added: until then nobody's credentials are right or wrong.
+func (g *access) awaitsFirst() bool {
+	return g.cfg.FirstUser && !g.cfg.Raft.HasUsers() && !g.closed.Load()
+}
+
+func (g *access) errFirst() error {
+	return rpc.Refuse(errcode.Unavailable, "manager %s knows no users yet: the leader adds the first administrator, "+
+		"if it was started with --initial-admin-password-file; try again", g.cfg.Name)
 }
 
 func errNobody() error {

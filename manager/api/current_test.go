@@ -203,6 +203,35 @@ func TestLongCallEndsWithItsPermission(t *testing.T) {
 	}
 }
 
+// TestBeforeTheFirstUser checks that nobody's credentials count as wrong while the first user is about to be added: a
+// client that waits for a starting cluster tries again. In a cluster that gets no user they are wrong.
+func TestBeforeTheFirstUser(t *testing.T) {
+	t.Parallel()
+	node, _ := pair(t, time.Second)
+	g := &ground{cfg: Config{Raft: node, Name: "m"}, now: time.Now}
+	a := over(g)
+	var err error
+	if g.cfg.Auth, err = auth.New(node.State, time.Now); err != nil {
+		t.Fatal(err)
+	}
+	for until := time.Now().Add(time.Minute); !a.catchUpTo(t.Context(), g.now())() || !a.current(); {
+		if time.Now().After(until) {
+			t.Fatal("a leader could not prove that it is one")
+		}
+	}
+	named := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/status", nil)
+	named.SetBasicAuth("admin", "battery staple")
+	nameless := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/status", nil)
+	for _, r := range []*http.Request{named, nameless} {
+		for comes, want := range map[bool]errcode.Code{true: errcode.Unavailable, false: errcode.Unauthenticated} {
+			g.cfg.FirstUser = comes
+			if _, err := a.authorize(r, &route{role: RoleRead}); err == nil || rpc.AsProblem(err).Code != want {
+				t.Errorf("a first user comes: %v: %v, want %s", comes, err, want)
+			}
+		}
+	}
+}
+
 // TestResumedLeaderIsNotCurrent checks a manager that was stopped and continues: it considers itself the leader until
 // Raft has found otherwise. Its user data must not count as current for longer than any other manager's, it must
 // refuse no user by it, and it must not confirm tickets and tokens to indexers and projectors, whose users may have
