@@ -266,8 +266,8 @@ func (e *pebbleEngine) differences(vb uint16, mine, theirs backIter) (items int6
 			c = bytes.Compare(a, b)
 		}
 		items += int64(s.exchange(vb, c, mine, theirs))
-		if len(s.arena) > 4*MaxBatchBytes {
-			return 0, fmt.Errorf("%w: vbucket %d differs by more than %d bytes", ErrInvalid, vb, 4*MaxBatchBytes)
+		if int64(len(s.arena)) > 4*MaxBatchBytes {
+			return 0, fmt.Errorf("%w: vbucket %d differs by more than %d bytes", ErrInvalid, vb, int64(4*MaxBatchBytes))
 		}
 		if c <= 0 {
 			haveMine = mine.next()

@@ -27,7 +27,7 @@ func inWords(err error) error {
 	want := ""
 	switch bad.GetFlag().Value.Type() {
 	case "int", "int64":
-		want = fmt.Sprintf("a whole number up to %d", math.MaxInt64)
+		want = fmt.Sprintf("a whole number up to %d", int64(math.MaxInt64))
 	case "uint64":
 		want = fmt.Sprintf("a whole number from 0 to %d", uint64(math.MaxUint64))
 	case "bool":
