@@ -107,8 +107,7 @@ func newDirect(c *Client, conf *tls.Config) *direct {
 			return nil
 		}
 	}
-	d.dialer = &websocket.Dialer{NetDialContext: (&net.Dialer{Timeout: dialLimit,
-		KeepAlive: 15 * time.Second}).DialContext, TLSClientConfig: conf,
+	d.dialer = &websocket.Dialer{NetDialContext: dialSoon, TLSClientConfig: conf,
 		HandshakeTimeout: 4 * dialLimit, ReadBufferSize: directBuffer, WriteBufferSize: 4 << 10,
 		Subprotocols: []string{scanport.Protocol}}
 	d.ctx, d.end = context.WithCancel(context.Background())
@@ -117,6 +116,13 @@ func newDirect(c *Client, conf *tls.Config) *direct {
 		return tlsconf.BaseURL(base, addr) + "/healthz"
 	}))
 	return d
+}
+
+// dialSoon is rpc.Dial within dialLimit.
+func dialSoon(ctx context.Context, network, addr string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	return rpc.Dial(ctx, network, addr)
 }
 
 func (d *direct) close() {

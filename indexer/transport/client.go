@@ -24,6 +24,8 @@ type Options struct {
 	// OnAck is called with each acknowledged number, in non-decreasing order and possibly repeated, from the
 	// connection's own goroutine. It must not block.
 	OnAck func(number uint64)
+	// Dial opens the connection; nil: that of a net.Dialer.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 // Conn is the router's end of one connection. Send must not be called concurrently; the other methods may.
@@ -33,6 +35,7 @@ type Conn struct {
 	stream grpc.ClientStream
 	cancel context.CancelFunc
 	onAck  func(uint64)
+	dial   func(ctx context.Context, network, addr string) (net.Conn, error)
 	done   chan struct{}
 
 	mu    sync.Mutex
@@ -48,7 +51,7 @@ func Dial(ctx context.Context, addr string, hello keyversion.Hello, opts Options
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{addr: addr, onAck: opts.OnAck, done: make(chan struct{})}
+	c := &Conn{addr: addr, onAck: opts.OnAck, dial: opts.Dial, done: make(chan struct{})}
 	if c.onAck == nil {
 		c.onAck = func(uint64) {}
 	}
@@ -87,11 +90,17 @@ func Dial(ctx context.Context, addr string, hello keyversion.Hello, opts Options
 
 // dialRaw opens the socket and keeps it, so that cut can close it.
 func (c *Conn) dialRaw(ctx context.Context, addr string) (net.Conn, error) {
-	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: SilenceLimit, Interval: HeartbeatInterval,
-		Count: 3}}
-	raw, err := d.DialContext(ctx, "tcp", addr)
+	dial := c.dial
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	raw, err := dial(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
+	}
+	if t, ok := raw.(*net.TCPConn); ok {
+		_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: SilenceLimit, Interval: HeartbeatInterval,
+			Count: 3}) // an error means that the connection has ended
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

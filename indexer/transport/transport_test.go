@@ -541,6 +541,21 @@ func TestAddressWithAZone(t *testing.T) {
 	}
 }
 
+// TestTheWayToDial checks that the connection is the one that the caller's function opens.
+func TestTheWayToDial(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	asked := ""
+	_, err := transport.Dial(ctx, "i1.example.org:1", hello(), transport.Options{
+		Dial: func(_ context.Context, network, addr string) (net.Conn, error) {
+			asked = network + " " + addr
+			return nil, errors.New("no way")
+		}})
+	if err == nil || !strings.Contains(err.Error(), "no way") || asked != "tcp i1.example.org:1" {
+		t.Fatalf("%v, asked for %q", err, asked)
+	}
+}
+
 // TestStopEndsBusySinks checks that Stop ends sinks that are busy, and closes every one.
 func TestStopEndsBusySinks(t *testing.T) {
 	busy := make(chan struct{}, 1)

@@ -28,6 +28,11 @@ func newDialer() *dialer {
 		net.DefaultResolver.LookupIPAddr}
 }
 
+// Dial connects to host:port, at whichever of a name's addresses answers.
+func Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	return newDialer().dial(ctx, network, addr)
+}
+
 func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if _, literal := netip.ParseAddr(host); err != nil || host == "" || literal == nil {

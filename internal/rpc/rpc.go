@@ -356,7 +356,7 @@ func NewFreshClient(perHost int, conf *tls.Config) *Client {
 
 func transport(perHost int, conf *tls.Config) *http.Transport {
 	t := &http.Transport{
-		DialContext: newDialer().dial, MaxIdleConns: 256, MaxIdleConnsPerHost: perHost, MaxConnsPerHost: perHost,
+		DialContext: Dial, MaxIdleConns: 256, MaxIdleConnsPerHost: perHost, MaxConnsPerHost: perHost,
 		IdleConnTimeout: 60 * time.Second, ResponseHeaderTimeout: longestCall, DisableCompression: true,
 		TLSClientConfig: conf, TLSHandshakeTimeout: handshakeTimeout,
 	}

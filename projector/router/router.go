@@ -26,6 +26,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer/transport"
+	"tidemark/internal/rpc"
 	"tidemark/keyversion"
 	"tidemark/timestamp"
 )
@@ -136,7 +137,7 @@ func New(cfg Config) (*Router, error) {
 	}
 	if cfg.Dial == nil {
 		cfg.Dial = func(ctx context.Context, addr string, hello keyversion.Hello, onAck func(uint64)) (Conn, error) {
-			return transport.Dial(ctx, addr, hello, transport.Options{TLS: cfg.TLS, OnAck: onAck})
+			return transport.Dial(ctx, addr, hello, transport.Options{TLS: cfg.TLS, OnAck: onAck, Dial: rpc.Dial})
 		}
 	}
 	r := &Router{cfg: cfg, judge: newJudge(cfg.Smart, cfg.SlowWindow, cfg.SlowPatience), open: make(map[topicKey]*Topic),
