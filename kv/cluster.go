@@ -60,6 +60,7 @@ type cluster struct {
 	changed   chan struct{} // closed and replaced at each new map
 
 	directory atomic.Pointer[access.Directory] // of the map's users; replaced only when they change
+	refused   atomic.Pointer[string]           // what the log has about a newer map that cannot be used
 }
 
 // reserved is the highest revision that this node has tried to make, whether or not another node has taken it: no two
@@ -504,11 +505,22 @@ func (c *cluster) pollLeaving(ctx context.Context, leaving []string) (missing []
 		}
 	}
 	if newest.Newer(have) {
-		if err := c.adopt(newest, nil); err != nil && !errors.Is(err, errOlder) {
-			c.n.config.Logger.Error("newer map cannot be used", "rev_epoch", newest.RevEpoch, "rev", newest.Rev, "error", err)
-		}
+		c.take(newest)
 	}
 	return missing
+}
+
+// take adopts the newest map of the members. Each poll tries it again, as while the disk is full: the log has it once.
+func (c *cluster) take(newest clustermap.Map) {
+	err := c.adopt(newest, nil)
+	if err == nil || errors.Is(err, errOlder) {
+		return
+	}
+	said := fmt.Sprint(newest.RevEpoch, newest.Rev, err)
+	if last := c.refused.Swap(&said); last == nil || *last != said {
+		c.n.config.Logger.Error("newer map cannot be used; trying again until it can", "rev_epoch", newest.RevEpoch, "rev",
+			newest.Rev, "error", err)
+	}
 }
 
 // learn returns once the node has compared its map with a majority of the members, including itself: a node that was

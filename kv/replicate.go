@@ -260,8 +260,8 @@ func (l *link) Run(ctx context.Context) error {
 		pause := time.Duration(0)
 		if len(l.wanted()) > 0 {
 			pause = replicaPause
-			if err := l.session(ctx); err != nil && ctx.Err() == nil && err.Error() != logged {
-				logged = err.Error()
+			if err := l.session(ctx); err != nil && ctx.Err() == nil && troubleOf(err) != logged {
+				logged = troubleOf(err)
 				log.Warn("replication interrupted; trying again", "error", err)
 			}
 		}
@@ -276,6 +276,15 @@ func (l *link) Run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// troubleOf returns the text by which the log recognizes what it has said: while the disk is full, each error names
+// another vbucket.
+func troubleOf(err error) string {
+	if errors.Is(err, store.ErrTemporary) {
+		return store.ErrTemporary.Error()
+	}
+	return err.Error()
 }
 
 // memcachedOf returns the memcached address of another node: over TLS if both nodes support it; the other node must

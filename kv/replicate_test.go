@@ -2,13 +2,49 @@ package kv
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
 	"testing"
+
+	"github.com/hashicorp/go-hclog"
 
 	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
 	"tidemark/projector/feed"
 	"tidemark/timestamp"
 )
+
+// TestAFullDiskIsOneTrouble checks what the log has of errors that repeat until a full disk has room.
+func TestAFullDiskIsOneTrouble(t *testing.T) {
+	full := fmt.Errorf("%w: %w", store.ErrTemporary, syscall.ENOSPC)
+	if troubleOf(fmt.Errorf("vbucket 5: %w", full)) != troubleOf(fmt.Errorf("vbucket 6: %w", full)) {
+		t.Error("each vbucket has a line of its own")
+	}
+	if troubleOf(errors.New("a")) == troubleOf(errors.New("b")) || troubleOf(full) == troubleOf(errors.New("a")) {
+		t.Error("other errors are taken for it")
+	}
+	var log bytes.Buffer
+	config := testConfig(t.TempDir())
+	config.Logger = hclog.New(&hclog.LoggerOptions{Output: &log, Mutex: &sync.Mutex{}, Level: hclog.Error})
+	n, stop := runNode(t, config)
+	if err := os.Mkdir(filepath.Join(config.Dir, "cluster.json.tmp"), 0o700); err != nil { // no map can be stored
+		t.Fatal(err)
+	}
+	next := n.cluster.current()
+	for range 3 {
+		next.Rev = n.cluster.current().Rev + 1
+		n.cluster.take(next)
+	}
+	stop()
+	if said := strings.Count(log.String(), "newer map cannot be used"); said != 1 {
+		t.Errorf("the log has it %d times: %s", said, log.String())
+	}
+}
 
 // A replica keeps a document's value and datatype as the active copy sent them, byte by byte, with attributes or
 // without.
