@@ -445,7 +445,7 @@ func (x *Indexer) Run(ctx context.Context) error {
 		return nil
 	})
 	x.metrics.registry.MustRegister(collector{x})
-	route.RegisterCertificate(x.metrics.registry, x.cfg.TLS)
+	route.RegisterProcess(x.metrics.registry, x.cfg.TLS)
 	g.Go(func() error { return x.serve(inner, x.adminTable(), x.ports.admin) })
 	g.Go(func() error { return x.serve(inner, x.scanTable(x.scans), x.ports.scan) })
 	g.Go(func() error { return x.scans.Run(inner) })

@@ -182,7 +182,7 @@ func (n *Node) details(b *bucket) BucketStatus {
 func (n *Node) adminTable() *route.Table {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(&collector{n: n})
-	route.RegisterCertificate(registry, n.config.TLS)
+	route.RegisterProcess(registry, n.config.TLS)
 	known := n.known(access.ReadCluster)
 	routes := slices.Concat([]route.Route{
 		route.Alive(), route.Ready(n.reasons),

@@ -19,7 +19,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
@@ -207,10 +206,8 @@ func (m *Manager) open() error {
 		return errors.Join(err, m.raft.Close())
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		&collector{raft: m.raft, coord: m.coord},
-		m.raft.Collector())
-	route.RegisterCertificate(registry, m.cfg.TLS)
+	registry.MustRegister(&collector{raft: m.raft, coord: m.coord}, m.raft.Collector())
+	route.RegisterProcess(registry, m.cfg.TLS)
 	if m.cfg.RaftMetrics {
 		if err := showLibrary(registry); err != nil {
 			return errors.Join(err, m.raft.Close())

@@ -82,7 +82,9 @@ func (p *Projector) registerGauges(r prometheus.Registerer) {
 			Help: help}, f))
 	}
 	r.MustRegister(newFaultCollector(&p.faults))
-	route.RegisterCertificate(r, p.cfg.TLS)
+	if p.cfg.Host == nil { // else the host has those of the process
+		route.RegisterProcess(r, p.cfg.TLS)
+	}
 	g("kv_troubles", "Buckets for which the KV node does not answer now.", func() float64 {
 		return float64(len(p.troubles.list(p.cfg.KV, time.Now())))
 	})

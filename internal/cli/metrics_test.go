@@ -14,8 +14,8 @@ import (
 	"tidemark/internal/testing/testcluster"
 )
 
-// checkMetrics checks that the metrics of each role pass Prometheus' own check, and that docs/metrics.md lists all of
-// tidemark's own.
+// checkMetrics checks that the metrics of each role pass Prometheus' own check, that docs/metrics.md lists all of
+// tidemark's own, and that each role has those of its process.
 func checkMetrics(t *testing.T, cluster *testcluster.Cluster) {
 	docs, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
@@ -39,6 +39,11 @@ func checkMetrics(t *testing.T, cluster *testcluster.Cluster) {
 		for _, name := range typed.FindAllSubmatch(text, -1) {
 			if !bytes.Contains(docs, append([]byte("`"), name[1]...)) {
 				t.Errorf("%s: docs/metrics.md does not name %s", role, name[1])
+			}
+		}
+		for _, name := range []string{"tidemark_build_info{", "go_goroutines ", "process_resident_memory_bytes "} {
+			if !bytes.Contains(text, []byte("\n"+name)) {
+				t.Errorf("%s has no %s", role, name)
 			}
 		}
 		if camel := regexp.MustCompile(`(?m)^# TYPE (\S*[A-Z]\S*)`).FindSubmatch(text); camel != nil {

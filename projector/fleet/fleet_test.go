@@ -285,7 +285,8 @@ func TestOnePort(t *testing.T) {
 	}
 	if code, got := ask("/metrics"); code != http.StatusOK ||
 		!strings.Contains(got, `tidemark_projector_buckets{kv_node="[::1]:11210"} 0`) ||
-		!strings.Contains(got, `tidemark_projector_kv_nodes{state="unserved"} 1`) {
+		!strings.Contains(got, `tidemark_projector_kv_nodes{state="unserved"} 1`) ||
+		strings.Count(got, "\ntidemark_build_info{") != 1 || strings.Count(got, "\nprocess_resident_memory_bytes ") != 1 {
 		t.Errorf("%d %s", code, got)
 	}
 	if r := f.reasons(); !slices.ContainsFunc(r, func(r rpc.Reason) bool { return r.Code == reasonUnserved }) {

@@ -33,6 +33,8 @@ func pathOf(node string) string { return "/kv/" + url.PathEscape(node) }
 func (f *Fleet) table() *route.Table {
 	const limit = 10 * time.Second
 	all := route.Certified()
+	process := prometheus.NewRegistry()
+	route.RegisterProcess(process, f.cfg.Projector.TLS)
 	return &route.Table{Lacks: "this process runs a projector for each KV node and has no call %s of its own; " +
 		"GET /v1/projectors lists their addresses", Routes: []route.Route{
 		{Path: "/kv/{node}/{rest:.*}", Role: route.Role{Name: "as the projector's call"}, Body: rpc.MaxControlBody,
@@ -42,7 +44,7 @@ func (f *Fleet) table() *route.Table {
 		{Method: http.MethodGet, Path: "/v1/logging", Role: all, Limit: limit, Handle: logging.Get(f.log)},
 		{Method: http.MethodPut, Path: "/v1/logging", Role: route.Only(tlsconf.Manager), Body: rpc.MaxUserBody,
 			Limit: limit, Handle: logging.Put(f.log)},
-		route.Metrics(route.Readers(f.managers.OrToken), http.HandlerFunc(f.metrics)),
+		route.Metrics(route.Readers(f.managers.OrToken), f.metrics(process)),
 		route.Alive(), route.Ready(f.reasons),
 	}}
 }
@@ -127,8 +129,16 @@ func (f *Fleet) reasons() (all []rpc.Reason) {
 	return all
 }
 
-// metrics writes the metrics of each projector, labelled with its node's name, and those of the process.
-func (f *Fleet) metrics(w http.ResponseWriter, r *http.Request) {
+// metrics returns a handler that writes the metrics of the process, and those of each projector, labelled with its
+// node's name.
+func (f *Fleet) metrics(process prometheus.Gatherer) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		promhttp.HandlerFor(prometheus.Gatherers{process, f.projectors()}, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	})
+}
+
+// projectors returns a registry of the present projectors' metrics.
+func (f *Fleet) projectors() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	nodes := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "tidemark", Subsystem: "projector", Name: "kv_nodes",
 		Help: "KV nodes of the cluster of a process with --kv-all, by whether it serves them."}, []string{"state"})
@@ -140,5 +150,5 @@ func (f *Fleet) metrics(w http.ResponseWriter, r *http.Request) {
 	nodes.WithLabelValues("served").Set(float64(len(f.members)))
 	nodes.WithLabelValues("unserved").Set(float64(len(f.unserved)))
 	f.mu.Unlock()
-	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	return registry
 }

@@ -6,8 +6,8 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
-// RegisterCertificate registers the metric of the end of the process's certificate, if it has one.
-func RegisterCertificate(r prometheus.Registerer, source *tlsconf.Source) {
+// registerCertificate registers the metric of the end of the process's certificate, if it has one.
+func registerCertificate(r prometheus.Registerer, source *tlsconf.Source) {
 	if _, ok := source.Ends(); !ok {
 		return
 	}

@@ -23,7 +23,7 @@ func TestNoCertificateMetricWithoutTLS(t *testing.T) {
 	}
 	for what, source := range map[string]*tlsconf.Source{"no TLS": nil, "CAs alone": trusting} {
 		r := prometheus.NewRegistry()
-		RegisterCertificate(r, source)
+		registerCertificate(r, source)
 		if families, err := r.Gather(); err != nil || len(families) != 0 {
 			t.Errorf("%s: %v %v", what, families, err)
 		}
