@@ -93,7 +93,7 @@ func (g health) noCluster() string {
 	members, err := g.cfg.Raft.Servers()
 	if err != nil || len(members) == 0 {
 		return "this manager belongs to no cluster yet: it waits for the --bootstrap-expect managers at the addresses " +
-			"of --join, or for tidemark cluster add"
+			"of --join, or for tidemark cluster join"
 	}
 	return fmt.Sprintf("this manager has a log of its cluster but no state yet: it waits for a leader, which "+
 		"a majority of its %d members elects, and must be able to store the leader's entries", len(members))

@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestTextsNameExistingCommands checks that texts of the product, its pages and the files of deploy name no command
+// that does not exist: an error may tell its reader to run one.
+func TestTextsNameExistingCommands(t *testing.T) {
+	t.Parallel()
+	root := newRoot(Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
+	named := regexp.MustCompile(`\btidemark ([a-z]+) ([a-z][a-z-]*)`)
+	prose := []string{"needs"} // tidemark cert needs …
+	seen := 0
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || strings.HasSuffix(path, "_test.go") ||
+			!slices.Contains([]string{".go", ".md", ".yaml", ".yml", ".service", ".html", ".js"}, filepath.Ext(path)) {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, m := range named.FindAllStringSubmatch(string(text), -1) {
+			group, _, err := root.Find(m[1:2])
+			if err != nil || group == root || !strings.HasPrefix(group.Use, m[1]) || group.ValidArgsFunction != nil ||
+				!group.HasSubCommands() || group.Annotations[roleKey] != "" {
+				continue // prose, or a command that accepts other words
+			}
+			seen++
+			if c, _, err := root.Find(m[1:]); (err != nil || c == group) && !slices.Contains(prose, m[2]) {
+				t.Errorf("%s: there is no command %q", path, m[0])
+			}
+		}
+		return nil
+	})
+	if err != nil || seen < 300 {
+		t.Errorf("%d commands were found: %v", seen, err)
+	}
+}
