@@ -61,6 +61,9 @@ var (
 type Client struct {
 	// Waiting, if set before the first call, is called with the error of each attempt that is retried.
 	Waiting func(err error)
+	// Stalled, if set before the first call, is called by WaitReady with what a build has been waiting for since some
+	// seconds, and again each minute while it waits.
+	Stalled func(why string)
 
 	servers []string
 	rpc     *rpc.Client

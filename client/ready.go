@@ -25,12 +25,19 @@ const (
 	maxRun     = 1000        // indexes requested at once
 )
 
+// When WaitReady reports that a build waits: at first, and while that lasts.
+const (
+	stalledAfter = 5 * time.Second
+	stalledAgain = time.Minute
+)
+
 // WaitReady waits until the indexes are ready. It calls progress from time to time with the mean of their progress in
 // percent. An index in state error, or one that no longer exists, ends the wait with an error that names it.
 func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(percent float64)) error {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
 	changed := &changes{client: c, ids: ids, signal: make(chan struct{}, 1)}
 	defer changed.end()
+	stall := stalls{report: c.Stalled}
 	for waits := ""; ; {
 		list, err := c.indexesOf(ctx, ids)
 		if err != nil && ctx.Err() != nil {
@@ -46,6 +53,7 @@ func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(pe
 		if progress != nil && len(ids) > 0 {
 			progress(sum / float64(len(ids)))
 		}
+		stall.see(waits)
 		if ready == len(ids) {
 			return nil
 		}
@@ -101,6 +109,26 @@ func readiness(list *v1.IndexList, ids []index.ID) (sum float64, ready int, wait
 		}
 	}
 	return sum, ready, waits, nil
+}
+
+// stalls reports builds that wait.
+type stalls struct {
+	report func(why string) // nil: nobody
+	next   time.Time        // when to report, if it still waits; zero: it does not wait
+}
+
+// see takes what a build waits for now, "" if it makes progress. The text changes while it waits, as it has times.
+func (s *stalls) see(waits string) {
+	now := time.Now()
+	switch {
+	case waits == "" || s.report == nil:
+		s.next = time.Time{}
+	case s.next.IsZero():
+		s.next = now.Add(stalledAfter)
+	case !now.Before(s.next):
+		s.next = now.Add(stalledAgain)
+		s.report(strings.TrimPrefix(waits, "; "))
+	}
 }
 
 // waitsOf returns what a build waits for, "" if it makes progress.

@@ -96,3 +96,34 @@ func pageFor(r *http.Request, ready bool) io.Reader {
 	}
 	return strings.NewReader(fmt.Sprintf(`{"cas":70,"indexes":[%s]}`, strings.Join(all, ",")))
 }
+
+// TestWaitReadyReportsAStall: a build that waits for long is reported with the reason, and again while that lasts, but
+// not a wait that is soon over.
+func TestWaitReadyReportsAStall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		c := newVirtual(t, func(r *http.Request) (*http.Response, error) {
+			if r.URL.Path != "/v1/indexes" {
+				return nil, errors.New("no such call")
+			}
+			state, waits := "backfill", `["KV node k1 is away"]`
+			switch at := time.Since(began); {
+			case at > 3*time.Second && at < 4*time.Second:
+				waits = "[]"
+			case at > 100*time.Second:
+				state = "ready"
+			}
+			return answerOf("application/json", strings.NewReader(fmt.Sprintf(
+				`{"indexes":[{"id":"1","name":"n","bucket":"b","state":%q,"waiting_for":%s}]}`, state, waits))), nil
+		}, "http://m")
+		var told []string
+		c.Stalled = func(why string) { told = append(told, fmt.Sprint(time.Since(began).Round(time.Second), " ", why)) }
+		if err := c.WaitReady(t.Context(), []index.ID{1}, nil); err != nil {
+			t.Fatal(err)
+		}
+		const why = " index n on b is waiting: KV node k1 is away"
+		if want := []string{"9s" + why, "1m9s" + why}; !slices.Equal(told, want) {
+			t.Errorf("%q, want %q", told, want)
+		}
+	})
+}

@@ -41,6 +41,14 @@ func (b *bar) set(percent float64) {
 	}
 }
 
+// note prints a line beside the progress.
+func (b *bar) note(text string) {
+	if b.tty != nil {
+		_ = b.tty.Clear()
+	}
+	fmt.Fprintln(b.w, text)
+}
+
 // done ends the display.
 func (b *bar) done(ok bool) {
 	if ok {

@@ -272,6 +272,7 @@ func waitReady(ctx context.Context, s Streams, c *client.Client, ids []index.ID)
 		return nil
 	}
 	bar := newBar(s.Err, "building")
+	c.Stalled = bar.note
 	err := c.WaitReady(ctx, ids, bar.set)
 	bar.done(err == nil)
 	if err != nil && ctx.Err() != nil {
