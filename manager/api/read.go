@@ -339,7 +339,7 @@ func (g health) localStatus(ctx context.Context, s *statecontext.State) v1.Statu
 	g.addManagers(ctx, s, &st)
 	if c, leads := g.cfg.Coordinator.Status(); leads { // read once: leadership may begin or end meanwhile
 		st.Coordinator, st.Indexes = c.Step, summary(s, &c)
-		addKnown(&c, &st)
+		addKnown(s, &c, &st)
 	} else {
 		addRegistered(s, &st)
 	}
@@ -429,9 +429,13 @@ func roleWord(life liveness.Life, going bool) string {
 // shownPorts limits the unreached data ports that a status lists per projector.
 const shownPorts = 16
 
-// addKnown adds the registered components with their state, as the leader's coordinator knows it.
-func addKnown(c *core.Status, st *v1.Status) {
+// addKnown adds the registered components with their state, as the leader's coordinator knows it. It leaves out those
+// that were removed since: who has removed one is not told to remove it.
+func addKnown(s *statecontext.State, c *core.Status, st *v1.Status) {
 	for _, p := range c.Projectors {
+		if s.Projector(p.ID) == nil {
+			continue
+		}
 		one := v1.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID, State: p.Life.String(),
 			Streams: p.Streams, Revision: p.Revision, Mutations: p.Counters.Mutations, Deletions: p.Counters.Deletions,
 			Errors: p.Counters.Errors, Unreachable: p.Unreachable}
@@ -445,6 +449,9 @@ func addKnown(c *core.Status, st *v1.Status) {
 		st.Projectors = append(st.Projectors, one)
 	}
 	for _, i := range c.Indexers {
+		if s.Indexer(i.Node) == nil {
+			continue
+		}
 		one := v1.IndexerStatus{QueueBytes: i.QueueBytes, QueueLimit: i.QueueLimit, ID: i.Name, Node: i.Node,
 			UUID: i.UUID, Zone: i.Zone, Capacity: i.Weight, Role: roleWord(i.Seen(), i.Going), Bytes: i.Bytes, Admin: i.Admin,
 			Scan:  i.Scan,

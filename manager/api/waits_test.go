@@ -84,10 +84,27 @@ func unreachedAt(n index.NodeID) core.UnreachedPort {
 func TestShownPortsAreBounded(t *testing.T) {
 	for _, n := range []int{0, shownPorts, 3 * shownPorts} {
 		var st v1.Status
-		addKnown(&core.Status{Projectors: []core.ProjectorStatus{{Unreached: make([]core.UnreachedPort, n)}}}, &st)
+		w := newWritten(t)
+		w.must(&statecontext.RegisterProjector{Projector: statecontext.Projector{ID: "p1"}})
+		addKnown(w.s, &core.Status{Projectors: []core.ProjectorStatus{{ID: "p1",
+			Unreached: make([]core.UnreachedPort, n)}}}, &st)
 		p := &st.Projectors[0]
 		if want := min(n, shownPorts); len(p.Unreached) != want || p.UnreachedOmitted != n-want {
 			t.Errorf("of %d ports %d are listed, and %d omitted", n, len(p.Unreached), p.UnreachedOmitted)
 		}
+	}
+}
+
+// TestRemovedComponentsAreNotShown checks that a status has no component that was removed after the coordinator's last
+// look at it: such a status would ask its reader to remove what was just removed.
+func TestRemovedComponentsAreNotShown(t *testing.T) {
+	w := newWritten(t)
+	w.must(&statecontext.RegisterProjector{Projector: statecontext.Projector{ID: "p1"}})
+	node := w.s.IndexerByUUID("u").Node
+	var st v1.Status
+	addKnown(w.s, &core.Status{Projectors: []core.ProjectorStatus{{ID: "p1"}, {ID: "p2"}},
+		Indexers: []core.IndexerStatus{{Node: node, Name: "i1"}, {Node: node + 1, Name: "i2"}}}, &st)
+	if len(st.Projectors) != 1 || st.Projectors[0].ID != "p1" || len(st.Indexers) != 1 || st.Indexers[0].ID != "i1" {
+		t.Errorf("%+v %+v", st.Projectors, st.Indexers)
 	}
 }
