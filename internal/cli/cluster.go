@@ -114,6 +114,7 @@ func membersMissing(st *v1.Status) (missing []string) {
 const (
 	stateActive  = "active"
 	stateOffline = "offline"
+	stateUnknown = "unknown"
 )
 
 // waitHealthy polls the status until nothing is missing, and reports each new reason.
@@ -172,7 +173,7 @@ func printStatus(w io.Writer, as format, st v1.Status) error {
 			tableIndexer(t, &st.Indexers[i])
 		}
 		for i := range st.Buckets {
-			tableBucket(t, &st.Buckets[i])
+			tableBucket(t, &st.Buckets[i], st.Coordinator != "")
 		}
 	})
 }
@@ -180,6 +181,9 @@ func printStatus(w io.Writer, as format, st v1.Status) error {
 // projectorDetail returns the streams of a projector, and how many data ports of indexers it cannot use; the reasons
 // list them.
 func projectorDetail(p *v1.ProjectorStatus) string {
+	if p.State == stateUnknown {
+		return "-"
+	}
 	detail := fmt.Sprintf("%d streams", p.Streams)
 	if n := len(p.Unreached) + p.UnreachedOmitted; n > 0 && p.State == stateActive {
 		detail += fmt.Sprintf(", cannot use %d data ports of indexers", n)
@@ -211,7 +215,7 @@ func tableIndexer(t *tabwriter.Writer, i *v1.IndexerStatus) {
 
 func indexerDetail(i *v1.IndexerStatus) string {
 	detail := fmt.Sprintf("%d slices, %d MiB", i.Copies, i.Bytes>>20)
-	if i.State == stateOffline { // a new leader does not have its reports
+	if i.State == stateOffline || i.State == stateUnknown { // the leader, if there is one, does not have its reports
 		detail = fmt.Sprintf("%s%d slices", repairState(i), i.Placed)
 	}
 	if i.Role != "" && i.Role != "serving" {
@@ -251,9 +255,12 @@ func seconds(ms int64) string {
 	return (time.Duration(ms) * time.Millisecond).Round(time.Second).String()
 }
 
-func tableBucket(t *tabwriter.Writer, b *v1.BucketStatus) {
+// tableBucket prints one bucket. Only a leader knows its streams.
+func tableBucket(t *tabwriter.Writer, b *v1.BucketStatus, led bool) {
 	state := fmt.Sprintf("%d of %d vbuckets streamed", b.StreamsBegun, b.VBuckets)
 	switch {
+	case !led:
+		state = stateUnknown
 	case b.Rollback != "":
 		state += ", rolling back"
 	case !b.Wanted && b.StreamsBegun == 0:

@@ -121,20 +121,24 @@ func (c *credentialFlags) folder() error {
 func readSecret(s Streams, path string) (string, error) {
 	in, err := s.open(path)
 	if err != nil {
-		return "", usage("secret: %v", err)
+		return "", usage("password or token: %v", err)
 	}
 	defer in.Close()
-	return secretLine(in)
+	secret, err := secretLine(in)
+	if err != nil && path != standard {
+		return "", usage("%s: %w", path, err)
+	}
+	return secret, err
 }
 
 func secretLine(in io.Reader) (string, error) {
 	b, err := io.ReadAll(io.LimitReader(in, maxSecret+1))
 	if err != nil {
-		return "", usage("secret: %v", err)
+		return "", usage("password or token: %w", err)
 	}
 	text := strings.TrimRight(string(b), "\r\n")
 	if text == "" || len(b) > maxSecret || strings.ContainsAny(text, "\r\n") {
-		return "", usage("secret: want one line of 1 to %d bytes", maxSecret)
+		return "", usage("password or token: want one line of 1 to %d bytes", maxSecret)
 	}
 	return text, nil
 }

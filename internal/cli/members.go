@@ -13,6 +13,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/errcode"
+	"tidemark/internal/rpc"
 	"tidemark/manager"
 	"tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
@@ -208,6 +209,22 @@ func rolesOf(st *v1.Status, id string) (kinds []string) {
 	return kinds
 }
 
+// unknownNode returns the error for a name that no node has. It names the projectors of a process with --kv-all that
+// has the name: there is one for each KV node.
+func unknownNode(st *v1.Status, id string) error {
+	why := fmt.Sprintf("there is no manager, projector or indexer %q; tidemark cluster status lists them", id)
+	var of []string
+	for _, p := range st.Projectors {
+		if strings.HasPrefix(string(p.ID), id+"@") {
+			of = append(of, string(p.ID))
+		}
+	}
+	if len(of) > 0 {
+		why += fmt.Sprintf("; projector process %s has one projector for each KV node: remove %s", id, strings.Join(of, ", "))
+	}
+	return rpc.Refuse(errcode.UnknownNode, "%s", why)
+}
+
 // kindOf returns the kind of a node.
 func kindOf(ctx context.Context, c *client.Client, id, role string) (string, error) {
 	switch role {
@@ -226,7 +243,7 @@ func kindOf(ctx context.Context, c *client.Client, id, role string) (string, err
 	case 1:
 		return kinds[0], nil
 	case 0:
-		return kindManager, nil // the call will report that there is none
+		return "", unknownNode(&st, id)
 	}
 	return "", usage("%s is the name of a %s; choose one with --role", id, strings.Join(kinds, " and of a "))
 }

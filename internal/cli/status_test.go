@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"text/tabwriter"
+
+	"tidemark/errcode"
+	"tidemark/manager/api/v1"
+)
+
+// TestStatusWithoutLeader checks that a status shows nothing as known that only a leader knows: no bucket as one that
+// no index needs, and nothing as empty.
+func TestStatusWithoutLeader(t *testing.T) {
+	st := v1.Status{Verdict: "not ready", Projectors: []v1.ProjectorStatus{{ID: "p1", State: stateUnknown, Admin: "http://p1"}},
+		Indexers: []v1.IndexerStatus{{ID: "i1", State: stateUnknown, Admin: "http://i1", Placed: 8, UUID: "u"}},
+		Buckets:  []v1.BucketStatus{{Name: "world", VBuckets: 128, StabilityNumber: 2}}}
+	out := table(func(w *tabwriter.Writer) {
+		if err := printStatus(w, format("table"), st); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, want := range []string{"leader none", "p1     unknown  http://p1  -\n", "http://i1  8 slices, uuid u\n",
+		"bucket     world  unknown  -          stability timestamp 2\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("lacks %q:\n%s", want, out)
+		}
+	}
+}
+
+// TestUnknownNode checks that the error for a name that no node has says what was looked for, and that the name of a
+// process with --kv-all leads to its projectors.
+func TestUnknownNode(t *testing.T) {
+	st := v1.Status{Projectors: []v1.ProjectorStatus{{ID: "p1@a:11210"}, {ID: "p1@b:11210"}, {ID: "p11@a:11210"}}}
+	for id, want := range map[string]string{
+		"m9": `there is no manager, projector or indexer "m9"; tidemark cluster status lists them`,
+		"p1": "; projector process p1 has one projector for each KV node: remove p1@a:11210, p1@b:11210"} {
+		err := unknownNode(&st, id)
+		if !strings.HasSuffix(err.Error(), want) || exitCode(err) != errcode.ExitNotFound {
+			t.Errorf("%s: %v, exit code %d", id, err, exitCode(err))
+		}
+	}
+}
+
+// TestSecretFileIsNamed checks that an error in a file with a password says which file.
+func TestSecretFileIsNamed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte("one\ntwo\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	who := &credentialFlags{user: "ann", passwordFile: file}
+	if _, err := who.options(t.Context(), Streams{}, nil); err == nil || !strings.Contains(err.Error(), file+": ") ||
+		exitCode(err) != errcode.ExitUsage {
+		t.Errorf("%v", err)
+	}
+}
