@@ -65,7 +65,7 @@ With --dry-run each statement is checked as if those before it had run.`,
 			})
 		}}
 	f.add(cmd, s)
-	cmd.Flags().StringVar(&file, "file", "", "read the statements from this `FILE`, - for standard input")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "read the statements from this `FILE`, - for standard input")
 	instead.add(cmd.Flags())
 	wait.add(cmd.Flags())
 	return cmd
