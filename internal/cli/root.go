@@ -207,7 +207,30 @@ func newRoot(s Streams) *cobra.Command {
 		newUser(s), newToken(s), newContext(s), newConfig(s), newVersion(s), newDocs(s))
 	root.AddCommand(newWatch(s), newTop(s), newTopic(s), newDoctor(s), newShell(s))
 	root.AddCommand(topics()...)
+	strict(root)
 	return root
+}
+
+// strict makes cobra's own commands refuse a word that they do not know; they show a page of help and succeed.
+func strict(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd("completion")
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			help := c.Run
+			c.Run, c.RunE = nil, func(cmd *cobra.Command, args []string) error {
+				if of, rest, err := root.Find(args); err != nil || len(rest) > 0 {
+					return usage("%s has no command or topic %q%s; see tidemark help topics", of.CommandPath(), rest[0],
+						meant(of, rest[0]))
+				}
+				help(cmd, args)
+				return nil
+			}
+		case "completion":
+			c.Args, c.RunE = noArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
 }
 
 // roles returns the commands that run a role; they also read settings from a file.

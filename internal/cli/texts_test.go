@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"tidemark/errcode"
 )
 
 // TestTextsNameExistingCommands checks that texts of the product, its pages and the files of deploy name no command
@@ -43,5 +45,24 @@ func TestTextsNameExistingCommands(t *testing.T) {
 	})
 	if err != nil || seen < 300 {
 		t.Errorf("%d commands were found: %v", seen, err)
+	}
+}
+
+// TestHelpRefusesUnknownWords checks that a word that no page of help has is an error, not the page of all commands.
+func TestHelpRefusesUnknownWords(t *testing.T) {
+	for line, want := range map[string]string{
+		"help":             "",
+		"help index list":  "",
+		"help exit-codes":  "",
+		"completion":       "",
+		"help idnex":       `tidemark has no command or topic "idnex", did you mean index?; see tidemark help topics`,
+		"help index lst":   `tidemark index has no command or topic "lst", did you mean list?; see tidemark help topics`,
+		"completion foosh": `tidemark completion accepts no argument, got "foosh"`,
+	} {
+		var said strings.Builder
+		code := Main(strings.Fields(line), Streams{In: strings.NewReader(""), Out: io.Discard, Err: &said})
+		if wrong := want != ""; wrong != (code == errcode.ExitUsage) || !strings.Contains(said.String(), want) {
+			t.Errorf("%s: exit code %d, %q; want %q", line, code, said.String(), want)
+		}
 	}
 }
