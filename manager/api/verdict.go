@@ -41,8 +41,12 @@ func availabilityOf(p *core.Progress) *v1.Availability {
 	return &v1.Availability{State: p.Availability.String(), Why: p.Why, SinceMS: p.SinceMS}
 }
 
-// summary counts the indexes and lists those that lack copies.
+// summary counts the indexes and lists those that lack copies; nil while the leader takes over, and has not heard of
+// all copies.
 func summary(s *statecontext.State, now *core.Status) *v1.IndexSummary {
+	if now.Step != core.StepActive {
+		return nil
+	}
 	sum := &v1.IndexSummary{}
 	unavailable := 0 // of the listed ones, which come first
 	for x := range s.Indexes() {
@@ -106,7 +110,7 @@ func judge(st *v1.Status, stale, meantAlone bool) {
 	switch {
 	case st.Leader.ID == "":
 		j.bad(v1.VerdictNotReady, "no manager leads: %s", majorityText(""))
-	case st.Node.Role == "leader" && st.Coordinator != "active":
+	case st.Node.Role == "leader" && st.Coordinator != core.StepActive:
 		j.bad(v1.VerdictNotReady, "%s has just become leader and is taking over", st.Leader.ID)
 	case st.Node.Role != "leader" && !stale:
 		j.bad(v1.VerdictNotReady, "the leader, %s at %s, does not answer: this status lacks what only the leader has",

@@ -8,6 +8,7 @@ import (
 	"tidemark/index"
 	"tidemark/lifecycle"
 	"tidemark/manager/api/v1"
+	"tidemark/manager/coordinator/core"
 )
 
 // TestStatusReportsWhyItWaits checks that each obstacle to readiness is listed with the component, the time and the
@@ -196,5 +197,21 @@ func TestSummaryNamesTheWorst(t *testing.T) {
 	}
 	if got, want := strings.Join(ids, " "), "2 4 6 8 10 12 14 16 18 20 22 24 26 28 30 32"; got != want {
 		t.Errorf("named are %s, want %s", got, want)
+	}
+}
+
+// TestNoSummaryDuringTakeover checks that a leader that has not heard of the copies yet does not count indexes that are
+// ready as ones that are being built, nor report streams as missing that it has not adopted yet.
+func TestNoSummaryDuringTakeover(t *testing.T) {
+	w := newWritten(t)
+	st := v1.Status{Buckets: []v1.BucketStatus{{Name: "b", Wanted: true, VBuckets: 4, StreamsMissing: 4}}}
+	st.Leader.ID, st.Node.Role, st.Coordinator = "m1", "leader", "hello"
+	st.Indexes = summary(w.s, &core.Status{Step: "hello"})
+	judge(&st, false, true)
+	if st.Indexes != nil || len(st.Reasons) != 1 || st.Reasons[0] != "m1 has just become leader and is taking over" {
+		t.Errorf("%+v %q", st.Indexes, st.Reasons)
+	}
+	if summary(w.s, &core.Status{Step: core.StepActive}) == nil {
+		t.Error("an active leader counts no indexes")
 	}
 }

@@ -12,10 +12,13 @@ import (
 	"tidemark/wire"
 )
 
+// StepActive is the step of a coordinator that has taken over.
+const StepActive = "active"
+
 // Status is the coordinator's picture of the cluster (for /v1/status, /v1/indexes and metrics). It is at most
 // showEvery old, with many copies at most judgedEvery of them.
 type Status struct {
-	Step       string // of the start sequence: "hello", then "active"
+	Step       string // of the start sequence: "hello", then StepActive
 	Term       uint64
 	Projectors []ProjectorStatus // ascending by id
 	Indexers   []IndexerStatus   // ascending by node

@@ -67,7 +67,7 @@ func (l *picture) draw() {
 	s := &Status{Step: "hello", Term: l.self.Term, Proposals: len(l.proposals.flying), Progress: l.progress(),
 		ExprRules: l.exprRules(), Rebalance: l.moves.progress()}
 	if l.active {
-		s.Step = "active"
+		s.Step = StepActive
 	}
 	owned := map[index.ProjectorID]int{} // 0: it was the last to own a stream
 	for _, b := range l.buckets.ordered {

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -89,7 +90,27 @@ func TestOpen(t *testing.T) {
 	cancelled(b, up)
 	narrow(b)
 	b.do("document.documentElement.setAttribute('data-theme', 'light')")
+	leaderless(b, up)
 	quiet(b)
+}
+
+// leaderless tests that, without a leader, nothing is shown that only a leader knows.
+func leaderless(b *browser, up *testcluster.Cluster) {
+	b.t.Helper()
+	m := up.Manifest().Managers
+	all := func(s syscall.Signal) {
+		for _, other := range m[1:] {
+			if err := syscall.Kill(other.PID, s); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+	}
+	all(syscall.SIGSTOP)
+	defer all(syscall.SIGCONT)
+	b.do("location.hash = '#/'")
+	b.shows("3, state unknown")
+	b.until("its streams are unknown", "document.querySelector('[aria-label=Buckets] tbody').innerText.includes('unknown')")
+	see(b, "leaderless")
 }
 
 // scans tests a scan by the form: its rows, and the note that these are all.

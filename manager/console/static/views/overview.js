@@ -48,7 +48,8 @@ function draw(body, s, moves) {
   const list = todo(s);
   const good = s.verdict === 'ready';
   const x = s.indexes;
-  const active = (l) => l.filter((p) => p.state === 'active').length;
+  const led = s.coordinator !== ''; // only a leader knows what follows of components and streams
+  const active = (l) => (led ? `${l.filter((p) => p.state === 'active').length} of ${l.length} active` : `${l.length}, state unknown`);
   put(body, el('div', { class: 'cols' },
     card(null, el('div', { class: `verdict ${verdictKind(s.verdict)}`, id: 'verdict' }, s.verdict),
       el('p', {}, good ? 'Everything answers, all vbuckets are streamed, and every ready index can be scanned whole.'
@@ -57,8 +58,8 @@ function draw(body, s, moves) {
         ['asked', `${s.node.id}, ${s.node.role}`], ['version', s.version], ['changes', `cas ${count(s.cas)}, term ${count(s.term)}`]])),
     card('Processes', dl([
       ['managers', `${s.managers.filter((m) => m.alive).length} of ${s.managers.length} answer`],
-      ['projectors', `${active(s.projectors)} of ${s.projectors.length} active`],
-      ['indexers', `${active(s.indexers)} of ${s.indexers.length} active`]]), el('a', { href: '#/processes' }, 'All processes')),
+      ['projectors', active(s.projectors)],
+      ['indexers', active(s.indexers)]]), el('a', { href: '#/processes' }, 'All processes')),
     card('Indexes', x ? dl([['ready', `${x.available + x.degraded} with every slice`],
       ['degraded', x.degraded ? word(`${x.degraded} with fewer copies`, 'warn') : 'none'],
       ['unavailable', x.unavailable ? word(`${x.unavailable} with a slice missing`, 'bad') : 'none'],
@@ -70,13 +71,13 @@ function draw(body, s, moves) {
   moves,
   card('Buckets', table([
     { name: 'Bucket', cell: (b) => el('b', {}, b.name) },
-    { name: 'Streams', cell: (b) => (!b.wanted ? word('not needed', 'plain') : b.streams_missing
+    { name: 'Streams', cell: (b) => (!led ? word('unknown', 'plain') : !b.wanted ? word('not needed', 'plain') : b.streams_missing
       ? word(`${b.streams_missing} of ${b.vbuckets} missing`, 'bad') : word(`all ${b.vbuckets} vbuckets`, 'good')) },
     { name: 'Newest stability timestamp', cell: (b) => `number ${count(b.stability_number)}${b.stability_age_ms === undefined ? ''
       : `, made ${duration(b.stability_age_ms)} ago`}` },
-    { name: 'Not in it yet', num: true, cell: (b) => many(b.lag, 'change') },
-    { name: 'Scans waiting', num: true, cell: (b) => count(b.scans_waiting) },
-    { name: 'Rollback', cell: (b) => (b.rollback ? word(b.rollback, 'bad') : 'none') },
+    { name: 'Not in it yet', num: true, cell: (b) => (led ? many(b.lag, 'change') : '–') },
+    { name: 'Scans waiting', num: true, cell: (b) => (led ? count(b.scans_waiting) : '–') },
+    { name: 'Rollback', cell: (b) => (b.rollback ? word(b.rollback, 'bad') : led ? 'none' : '–') },
   ], s.buckets, { label: 'Buckets', none: empty('No bucket has an index.', el('span', {}, 'Create one under ', el('a', { href: '#/statements' }, 'Statements'), '.')) })));
 }
 
