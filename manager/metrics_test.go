@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"tidemark/internal/testing/need"
+	"tidemark/internal/testing/ports"
 	"tidemark/manager/api/v1"
 )
 
@@ -122,4 +125,23 @@ func TestManagersThatStartOnFullDisks(t *testing.T) {
 		}
 		return true
 	})
+}
+
+// TestLoneManagerSaysWhatItWaitsFor: a manager whose peers of --join have not been started answers that it belongs to no
+// cluster yet, and does not lead its operator to recover a majority that was never there.
+func TestLoneManagerSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	addrs := ports.Addrs(t, 4)
+	c := &trio{t: t, nodes: make([]*node, 1), http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
+		cfgs: []Config{{Name: "m1", Dir: need.Memory(t), REST: addrs[0], Raft: addrs[1], BootstrapExpect: 3,
+			Join: []string{addrs[0], addrs[2], addrs[3]}, stopPatience: patience}}}
+	c.start(0)
+	t.Cleanup(func() { c.stop(0) })
+	for _, path := range []string{"/v1/indexes", "/v1/status", "/readyz"} {
+		_, _, body := c.once(c.nodes[0], "GET", path, "", map[string]string{"Prefer": "wait=0"})
+		if text := string(body); !strings.Contains(text, "belongs to no cluster yet: it waits for the --bootstrap-expect") ||
+			strings.Contains(text, "cluster recover") {
+			t.Errorf("%s: %s", path, text)
+		}
+	}
 }

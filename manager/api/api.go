@@ -518,8 +518,11 @@ func (g *ground) leaderOf(s *statecontext.State) (wire.Leader, bool) {
 }
 
 // leaderless returns the error while no leader is known: an election is over in a moment; otherwise the text names
-// the managers that must come back.
+// the managers that must come back. A manager that is in no cluster yet has lost none.
 func (g *ground) leaderless() *rpc.Problem {
+	if servers, err := g.cfg.Raft.Servers(); (err != nil || len(servers) == 0) && g.cfg.Raft.State().ClusterID() == "" {
+		return noLeader("%s", inNoCluster)
+	}
 	return noLeader("this manager knows no leader at the moment, try again; %s", majorityText(g.voters()))
 }
 

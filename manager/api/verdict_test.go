@@ -84,7 +84,7 @@ func TestVerdictWithoutLeader(t *testing.T) {
 			"m1 has just become leader and is taking over"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := v1.Status{}
+			st := v1.Status{ClusterID: "c"}
 			st.Leader.ID, st.Node.Role = c.leader, c.role
 			if c.leader != "" {
 				st.Leader.REST = "http://" + c.leader
@@ -213,5 +213,23 @@ func TestNoSummaryDuringTakeover(t *testing.T) {
 	}
 	if summary(w.s, &core.Status{Step: core.StepActive}) == nil {
 		t.Error("an active leader counts no indexes")
+	}
+}
+
+// TestManagerWithoutClusterIsNoLoss checks that a manager that waits for its first cluster says what it waits for, and
+// does not lead its operator to recover a lost majority; one that has a log of a cluster does.
+func TestManagerWithoutClusterIsNoLoss(t *testing.T) {
+	for _, tc := range []struct {
+		managers []v1.ManagerStatus
+		want     string
+	}{
+		{nil, "--bootstrap-expect managers at the addresses of --join, or for tidemark cluster join"},
+		{[]v1.ManagerStatus{{ID: "m1", REST: "http://m1"}}, "tidemark cluster recover"},
+	} {
+		st := v1.Status{Managers: tc.managers}
+		judge(&st, false, true)
+		if st.Verdict != v1.VerdictNotReady || !strings.HasSuffix(st.Reasons[0], tc.want) {
+			t.Errorf("%d managers: %s, %q; want %q", len(tc.managers), st.Verdict, st.Reasons, tc.want)
+		}
 	}
 }
