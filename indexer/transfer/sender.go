@@ -66,7 +66,8 @@ type sending struct {
 	taken bool   // the receiver has got the offer
 	begun bool   // the receiver has read something
 	asked time.Time
-	users int // readers, including the goroutine that makes it
+	users int  // readers, including the goroutine that makes it
+	over  bool // its receiver has ended it while it was read: the last reader releases it
 	// since when the present piece of work on disk is under way: a step of making it, or a chunk that is read; zero: none
 	disk time.Time
 	hung bool // that took too long, and was reported
@@ -223,7 +224,10 @@ func (s *Sender) answer(ctx context.Context, q *Question) ([]byte, error) {
 	case q.Op == opRead:
 		return s.read(ctx, q)
 	case q.Op == opEnd:
-		s.end(func(c *sending) bool { return c.is(q) && !s.hangs(c) }) // one that hangs keeps its place, see watch
+		s.end(func(c *sending) bool {
+			c.over = c.over || c.is(q)
+			return c.done()
+		})
 		return make([]byte, sumBytes), nil
 	}
 	return nil, rpc.Refuse(errcode.BadRequest, "operation %q: want %s, %s or %s", q.Op, opOpen, opRead, opEnd)
@@ -340,6 +344,10 @@ func (s *Sender) make(ctx context.Context, c *sending) {
 	s.used(c)
 }
 
+// done reports whether an export that its receiver has ended may be released. While a read is in progress it keeps its
+// place: the disk may hang, and another export would meet the same disk. The caller holds the Sender's lock.
+func (c *sending) done() bool { return c.over && c.users == 0 }
+
 // is reports whether a request is for this export and comes from the receiver that opened it.
 func (c *sending) is(q *Question) bool { return c.id == q.ID && c.receiver == q.Receiver }
 
@@ -349,18 +357,20 @@ func (s *Sender) present(c *sending) bool {
 	return s.cur == c
 }
 
+// used records that a reader has gone. The last one releases an export that is over.
 func (s *Sender) used(c *sending) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	c.users--
 	c.asked = s.Now()
+	s.mu.Unlock()
+	s.end(func(now *sending) bool { return now == c && c.done() })
 }
 
 // read returns a chunk.
 func (s *Sender) read(ctx context.Context, q *Question) ([]byte, error) {
 	s.mu.Lock()
 	c := s.cur
-	if c == nil || !c.is(q) {
+	if c == nil || !c.is(q) || c.over {
 		s.mu.Unlock()
 		return nil, rpc.Refuse(errcode.NotFound, "there is no export %q for %q", q.ID, q.Receiver)
 	}

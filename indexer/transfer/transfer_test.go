@@ -541,11 +541,11 @@ func TestReceiverReturnsForASlowExport(t *testing.T) {
 
 // TestSourceWhoseDiskHangs checks that an export whose disk hangs while it is made, or read, is reported after
 // stalledAfter, and that every request is refused, with the name of the disk, until the disk goes on. The export
-// keeps its place although its receiver ends it.
+// keeps its place although its receiver ends it, before or after that is known, and only until the read has ended.
 func TestSourceWhoseDiskHangs(t *testing.T) {
-	for _, reading := range []bool{false, true} {
-		t.Run(fmt.Sprintf("reading %v", reading), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { sourceHangs(t, reading) })
+	for what, c := range map[string][2]bool{"made": {false, false}, "read": {true, false}, "ended early": {true, true}} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { sourceHangs(t, c[0], c[1]) })
 		})
 	}
 }
@@ -561,7 +561,7 @@ func (g gated) ReadAt(name string, p []byte, at int64) (int, error) {
 	return g.folder.ReadAt(name, p, at)
 }
 
-func sourceHangs(t *testing.T, reading bool) {
+func sourceHangs(t *testing.T, reading, early bool) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -627,13 +627,10 @@ func sourceHangs(t *testing.T, reading bool) {
 			t.Fatal(err)
 		}
 	}
-	time.Sleep(stalledAfter - 2*offerPatience)
-	if o, err := ask("other"); err != nil || o.Busy == "" || trouble() != "" {
-		t.Fatalf("before it is known: %+v, %v, trouble %q", o, err, trouble())
-	}
-	time.Sleep(stalledAfter)
-	if c := s.cur; reading { // its receiver gives up
-		ended := make(chan struct{})
+	again := make(chan error, 1)
+	receiverEnds := func() {
+		t.Helper()
+		c, ended := s.cur, make(chan struct{})
 		running.Go(func() {
 			defer close(ended)
 			_, _ = s.answer(ctx, &Question{Format: Format, Op: opEnd, Receiver: "r", ID: c.id})
@@ -645,9 +642,25 @@ func sourceHangs(t *testing.T, reading bool) {
 			default:
 			}
 			if !s.present(c) {
-				t.Fatal("an export that hangs does not keep its place")
+				t.Fatal("an export that is being read does not keep its place")
 			}
 		}
+		running.Go(func() {
+			_, err := s.answer(ctx, &Question{Format: Format, Op: opRead, Receiver: "r", ID: c.id, File: 1, Bytes: 1})
+			again <- err
+		})
+	}
+	if early {
+		synctest.Wait() // it is being read
+		receiverEnds()
+	}
+	time.Sleep(stalledAfter - 2*offerPatience)
+	if o, err := ask("other"); err != nil || o.Busy == "" || trouble() != "" {
+		t.Fatalf("before it is known: %+v, %v, trouble %q", o, err, trouble())
+	}
+	time.Sleep(stalledAfter)
+	if reading && !early {
+		receiverEnds()
 	}
 	for _, who := range []string{"r", "other"} {
 		_, err := ask(who)
@@ -665,7 +678,12 @@ func sourceHangs(t *testing.T, reading bool) {
 		t.Errorf("it goes on, and still %q", trouble())
 	}
 	if reading {
-		time.Sleep(stalledAfter + 1) // its receiver has its time to go on
+		if s.cur != nil {
+			t.Error("an export that was ended keeps its place when it is no longer read")
+		}
+		if err := <-again; err == nil || rpc.AsProblem(err).Code != errcode.NotFound {
+			t.Errorf("an export that was ended is read once more: %v", err)
+		}
 	} else if _, err := ask("r"); err == nil || !strings.Contains(err.Error(), errHangs.Error()) {
 		t.Errorf("who has waited for it is told: %v", err)
 	}
