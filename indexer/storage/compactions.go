@@ -20,8 +20,8 @@ const (
 	spare = 4
 )
 
-// compactions is the process-wide limit on compactions, whose slots the stores of all slices share. A free slot goes
-// to the first store that asks; a slot that becomes free goes to the waiting store with the most urgent compaction.
+// compactions is the process-wide limit on compactions, whose slots the stores of all slices share. A slot goes to the
+// waiting store with the most urgent compaction.
 //
 // A store whose disk hangs must not stop the others: only run, which has a goroutine per store, calls the store. It
 // records the compaction that the store wants, and grant chooses among the recorded ones. A slot whose holder has
@@ -139,19 +139,16 @@ func (m *compactor) wake(after **time.Timer) {
 	}
 }
 
-// TrySchedule implements pebble.CompactionScheduler. Pebble holds its DB lock. A free slot for which another store
-// waits is refused, too: Pebble calls TrySchedule right after Done, and would take the slot that Done has just freed
-// before grant could compare how urgent the compactions of the two stores are.
+// TrySchedule implements pebble.CompactionScheduler. Pebble holds its DB lock, so its answer how urgent the compaction
+// is has to come by run: no slot is taken here, and grant compares the store with all others. After a refusal, Pebble
+// remembers that it waits, also while grant's slot is used; of a slot that it had taken here it would tell nobody, when
+// Done frees it, that it has more to compact, until it calls TrySchedule again.
 func (m *compactor) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
-	if !m.mayRun() || !m.all.free() || m.all.awaited(m) {
-		m.waits(!m.stopped && m.rest == nil && m.running == 0)
-		m.ask()
-		return false, nil
-	}
-	m.take()
-	return true, m
+	m.waits(!m.stopped && m.rest == nil && m.running == 0)
+	m.ask()
+	return false, nil
 }
 
 // waits records whether the store waits for a slot.
@@ -180,16 +177,6 @@ func (m *compactor) mayRun() bool {
 
 // canUse reports whether grant may give a free slot to the store.
 func (m *compactor) canUse() bool { return m.want != nil && !m.inside && m.mayRun() }
-
-// awaited reports whether grant would give a free slot to a store other than m.
-func (c *compactions) awaited(m *compactor) bool {
-	for other := range c.members {
-		if other != m && other.canUse() {
-			return true
-		}
-	}
-	return false
-}
 
 // free reports whether there is a slot. The caller holds the lock.
 func (c *compactions) free() bool {

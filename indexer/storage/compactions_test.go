@@ -28,7 +28,8 @@ func TestFailedMergesAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &mergeable{m: newCompactions(1).member()}
 		d.m.Register(1, d)
-		if ok, _ := d.m.TrySchedule(); !ok {
+		d.m.TrySchedule()
+		if synctest.Wait(); d.granted.Load() != 1 {
 			t.Fatal("no slot is free")
 		}
 		rests := func(delay time.Duration) {
@@ -79,6 +80,7 @@ type hanging struct {
 	idle   atomic.Bool                   // nothing is to be merged any more
 	hang   atomic.Pointer[chan struct{}] // calls wait for it
 	merges atomic.Int32                  // in progress
+	late   bool                          // the scheduler has asked it before it asks for a slot after a merge
 	mu     sync.Mutex                    // Pebble's DB lock, guards waits
 	waits  bool                          // for a slot
 }
@@ -115,7 +117,8 @@ func (h *hanging) Schedule(pebble.CompactionGrantHandle) bool {
 	return h.waits
 }
 
-// ask asks for a slot, as Pebble does after a flush and after a merge.
+// ask asks for a slot, as Pebble does after a flush and after a merge. With a slot that it gets at once, it does not
+// wait, and tells nobody what else there is to merge.
 func (h *hanging) ask() {
 	h.mu.Lock()
 	if !h.waits {
@@ -133,6 +136,9 @@ func (h *hanging) ask() {
 func (h *hanging) done() {
 	h.merges.Add(-1)
 	h.m.Done()
+	if h.late {
+		synctest.Wait()
+	}
 	if !h.idle.Load() {
 		h.ask()
 	}
@@ -141,53 +147,65 @@ func (h *hanging) done() {
 
 // TestUrgentMergesFirst checks that the slot of a merge that ends goes to the store that waits with a more urgent one,
 // although the first store asks for it again at once, also if the first store does not answer how urgent its next merge
-// is.
+// is; and that a store keeps its slot while its merges are more urgent than those of others, however late it asks.
 func TestUrgentMergesFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		all := newCompactions(1)
-		low, high := newHanging(all, 1), newHanging(all, 100)
-		merging := func(when string, want *hanging) {
-			t.Helper()
-			for _, h := range []*hanging{low, high} {
-				if got := h.merges.Load(); got != 0 && h != want || got != 1 && h == want {
-					t.Fatalf("%s: the store of score %v has %d merges in progress", when, h.want.Score, got)
-				}
+	for _, late := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) { urgentMergesFirst(t, late) })
+	}
+}
+
+func urgentMergesFirst(t *testing.T, late bool) {
+	all := newCompactions(1)
+	low, high := newHanging(all, 1), newHanging(all, 100)
+	low.late, high.late = late, late
+	merging := func(when string, want *hanging) {
+		t.Helper()
+		for _, h := range []*hanging{low, high} {
+			if got := h.merges.Load(); got != 0 && h != want || got != 1 && h == want {
+				t.Fatalf("asked late %v, %s: the store of score %v has %d merges in progress", late, when, h.want.Score, got)
 			}
 		}
-		low.ask()
-		high.ask()
-		merging("no store waited", low)
-		low.done()
-		merging("a merge has ended", high)
-		high.done()
-		merging("the more urgent store has more to merge", high)
-		high.idle.Store(true)
-		high.done()
-		merging("the more urgent store has nothing to merge", low)
+	}
+	high.ask()
+	low.ask()
+	merging("no store waited", high)
+	high.done()
+	merging("the first merge has ended, and the store has more to merge", high)
+	high.idle.Store(true)
+	high.done()
+	merging("the store has nothing to merge", low)
+	high.idle.Store(false)
+	high.ask()
+	low.done()
+	merging("a merge has ended", high)
+	high.done()
+	merging("the more urgent store has more to merge", high)
+	high.idle.Store(true)
+	high.done()
+	merging("the more urgent store has nothing to merge", low)
 
-		high.idle.Store(false)
-		high.ask()
-		gate := make(chan struct{})
-		low.hang.Store(&gate)
-		low.done()
-		merging("the less urgent store does not answer", nil)
-		time.Sleep(patience)
-		synctest.Wait()
-		merging("the less urgent store has not answered for patience", high)
-		for _, h := range []*hanging{low, high} {
-			h.idle.Store(true)
-		}
-		low.hang.Store(nil)
-		close(gate)
-		high.done()
-		merging("no store has anything to merge", nil)
-		for _, h := range []*hanging{low, high} {
-			h.m.Unregister()
-		}
-		if all.running != 0 || all.waiting != 0 || len(all.busy) != 0 {
-			t.Errorf("%d slots are taken by %d stores, %d stores wait at the end", all.running, len(all.busy), all.waiting)
-		}
-	})
+	high.idle.Store(false)
+	high.ask()
+	gate := make(chan struct{})
+	low.hang.Store(&gate)
+	low.done()
+	merging("the less urgent store does not answer", nil)
+	time.Sleep(patience)
+	synctest.Wait()
+	merging("the less urgent store has not answered for patience", high)
+	for _, h := range []*hanging{low, high} {
+		h.idle.Store(true)
+	}
+	low.hang.Store(nil)
+	close(gate)
+	high.done()
+	merging("no store has anything to merge", nil)
+	for _, h := range []*hanging{low, high} {
+		h.m.Unregister()
+	}
+	if all.running != 0 || all.waiting != 0 || len(all.busy) != 0 {
+		t.Errorf("%d slots are taken by %d stores, %d stores wait at the end", all.running, len(all.busy), all.waiting)
+	}
 }
 
 // TestHungStores checks that a slot goes to the most urgent store; that one that hangs in a call loses its turn after
@@ -196,8 +214,8 @@ func TestHungStores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newCompactions(1)
 		first := newHanging(all, 0)
-		first.idle.Store(true)
 		first.ask()
+		first.idle.Store(true)
 		var stores []*hanging // the most urgent first
 		for n := range spare + 3 {
 			h := newHanging(all, float64(100-n))
