@@ -4,11 +4,18 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
 	"tidemark/index"
+	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
+	"tidemark/wire"
 )
 
 // TestDamagedIdleCopyIsReopened: a copy in which a scan has found a bad block is reopened although nothing is written
@@ -54,6 +61,63 @@ func TestDamagedIdleCopyIsReopened(t *testing.T) {
 	}
 	if g := all[1].Stats().Generation; g != 1 || held(2) != 20 {
 		t.Errorf("the other one is of generation %d and holds %d", g, held(2))
+	}
+}
+
+// fullable is a disk that has no space while full is set.
+type fullable struct {
+	vfs.FS
+	full *atomic.Bool
+}
+
+// GetDiskUsage implements vfs.FS.
+func (d fullable) GetDiskUsage(path string) (vfs.DiskUsage, error) {
+	u, err := d.FS.GetDiskUsage(path)
+	if d.full.Load() {
+		u.AvailBytes = 0
+	}
+	return u, err
+}
+
+// TestReopenedWithoutSpace checks that a copy that is open for reading alone, because its disk is full, keeps the
+// snapshots that scans read when it is to be reopened without space; with space they are released, and it is reopened.
+func TestReopenedWithoutSpace(t *testing.T) {
+	var full atomic.Bool
+	f := newFallenOn(t, 2, 1, fullable{errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if full.Load() && (op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpFileWrite) {
+			return syscall.ENOSPC
+		}
+		return nil
+	})), &full})
+	s := f.k.slices[1]
+	if err := s.Persist(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	full.Store(true)
+	if err := f.k.reopen(t.Context(), s); !errors.Is(err, storage.ErrDiskFull) {
+		t.Fatalf("without space: %v, want %v", err, storage.ErrDiskFull)
+	}
+	snap, err := s.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.k.node.Snapshots.Add(1, snapshots.Held{Ref: wire.StabilityRef{Bucket: "b"}, Snap: snap})
+	for range 2 {
+		if err := f.k.reopen(t.Context(), s); !errors.Is(err, storage.ErrDiskFull) {
+			t.Fatalf("again without space: %v, want %v", err, storage.ErrDiskFull)
+		}
+		if n := len(f.k.node.Snapshots.Refs(1)); n != 1 {
+			t.Fatalf("%d snapshots are held, want 1", n)
+		}
+	}
+	full.Store(false)
+	for end := time.Now().Add(patience); f.k.reopen(t.Context(), s) != nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it is not reopened with space: %s", f.k.node.Health.First())
+		}
+	}
+	if n := len(f.k.node.Snapshots.Refs(1)); n != 0 {
+		t.Errorf("%d snapshots of closed files are held", n)
 	}
 }
 

@@ -114,12 +114,17 @@ func (u *unreadable) last(now time.Time, s *storage.Slice, err error) bool {
 	return now.Sub(u.since) >= health.Hangs
 }
 
-// reopen takes a copy back to its last durable batch. If that fails, the node's health reports it.
+// reopen takes a copy back to its last durable batch. If that fails, the node's health reports it. The copy's snapshots
+// are released only if its files can be closed: else it continues to serve scans from them.
 func (k *Bucket) reopen(ctx context.Context, s *storage.Slice) error {
 	id := s.Meta().Copy
 	source := CopySource + id.String()
-	k.node.Snapshots.Release(id)
-	r, err := s.Recover(ctx, recoverTimeout)
+	var r storage.Recovery
+	err := s.Stuck()
+	if err == nil {
+		k.node.Snapshots.Release(id)
+		r, err = s.Recover(ctx, recoverTimeout)
+	}
 	switch {
 	case errors.Is(err, storage.ErrClosed): // it was removed meanwhile
 		k.node.Health.Set(source, "")
