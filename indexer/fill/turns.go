@@ -15,12 +15,17 @@ import (
 )
 
 // Copies are filled one at a time: received data is written, read again and checked, and several fills would compete
-// for the same disk. A fill whose disk hangs, or whose copy's writers do not end, loses its turn to the next one, but
-// counts towards atOnce for as long as that lasts, because it cannot be ended. A copy that has waited too long needs no
-// turn: KV fills it.
+// for the same disk. A fill whose disk hangs, or whose copy's writers do not end, loses its turn to the next one; it
+// cannot be ended, and stays in progress for as long as that lasts. A copy that has waited too long needs no turn: KV
+// fills it.
 
-// atOnce bounds the fills in progress: the one whose turn it is, those left to KV, and those whose disk hangs.
-const atOnce = 16
+const (
+	// atOnce bounds the fills in progress: the one whose turn it is, those left to KV, and those that hang beyond
+	// mostHung.
+	atOnce = 16
+	// mostHung bounds the fills that hang and do not count towards atOnce, so that they do not keep other copies waiting.
+	mostHung = 32
+)
 
 // fillingSource is the prefix of the health sources of copies whose disk hangs while they are filled.
 const fillingSource = "filling copy "
@@ -246,8 +251,8 @@ func (f *Filler) findHung(now time.Time) (all []hungStep) {
 		}
 		if f.turn == o {
 			f.turn = nil
-			f.look()
 		}
+		f.look()
 		all = append(all, hungStep{o.id(), o.disk})
 	}
 	return all
@@ -285,7 +290,7 @@ func (f *Filler) next(ctx context.Context) (below context.Context, o *fill, paus
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	pause = time.Hour
-	if len(f.under) >= atOnce {
+	if f.countedLocked() >= atOnce {
 		return ctx, nil, pause
 	}
 	now := f.Now()
@@ -304,6 +309,17 @@ func (f *Filler) next(ctx context.Context) (below context.Context, o *fill, paus
 		}
 	}
 	return ctx, nil, pause
+}
+
+// countedLocked returns the number of fills in progress that count towards atOnce.
+func (f *Filler) countedLocked() int {
+	hung := 0
+	for _, o := range f.under {
+		if o.disk.hangs {
+			hung++
+		}
+	}
+	return len(f.under) - min(hung, mostHung)
 }
 
 // isUnderLocked reports whether a fill of this copy id is in progress: of an earlier copy, which was dropped. It still

@@ -137,10 +137,11 @@ func TestHungFillsAreBounded(t *testing.T) {
 			t.Error("it has ended before it begins")
 		}
 	}
-	for id := range index.CopyID(atOnce + 3) {
+	const most = mostHung + atOnce
+	for id := range index.CopyID(most + 3) {
 		f.add(nil, created(t, st, 20+id), nil)
 	}
-	for range atOnce {
+	for range most {
 		takes(true)
 		takes(false) // this copy has the turn
 		now = now.Add(health.Hangs)
@@ -152,13 +153,13 @@ func TestHungFillsAreBounded(t *testing.T) {
 	takes(false) // the bound is reached
 	f.ended(under[0])
 	takes(true)
-	if f.ended(under[1]); f.turn != under[atOnce] {
+	if f.ended(under[1]); f.turn != under[most] {
 		t.Error("one that hung has taken the turn of another with it")
 	}
 	takes(false)
 	f.begins(under[2], "")
-	if n := len(f.Health.All()); n != atOnce-1 {
-		t.Errorf("%d are said to hang, want %d", n, atOnce-1)
+	if n := len(f.Health.All()); n != most-1 {
+		t.Errorf("%d are said to hang, want %d", n, most-1)
 	}
 	now = now.Add(fillPatience + 1)
 	if late := f.expire(now, 0); late != 2 {
