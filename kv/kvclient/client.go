@@ -203,7 +203,7 @@ func (c *Client) Refresh(ctx context.Context) error {
 	}
 	answers := make(chan answer, len(addrs))
 	asked, answered := 0, 0
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(hedge)
 	defer timer.Stop()
 	ask := func() {
 		if asked < len(addrs) {
@@ -223,6 +223,7 @@ func (c *Client) Refresh(ctx context.Context) error {
 			timer.Reset(hedge)
 		}
 	}
+	ask()
 	var last, maps error
 	for answered < len(addrs) {
 		select {
