@@ -72,6 +72,7 @@ const (
 	StabilityNotMonotone  Code = "STABILITY_NOT_MONOTONE"
 	PlacementInconsistent Code = "PLACEMENT_INCONSISTENT"
 	BootConflict          Code = "BOOT_CONFLICT"
+	AnotherProcess        Code = "ANOTHER_PROCESS"
 	ForeignCluster        Code = "FOREIGN_CLUSTER"
 	AlreadyBootstrapped   Code = "ALREADY_BOOTSTRAPPED"
 	MemberConflict        Code = "MEMBER_CONFLICT"

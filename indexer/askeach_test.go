@@ -33,7 +33,7 @@ func TestAnswersBesideBusyBuckets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	id, err := loadIdentity(t.TempDir(), func(store func() error) error { return store() })
+	id, err := loadIdentity(t.TempDir(), "boot", func(store func() error) error { return store() })
 	if err != nil {
 		t.Fatal(err)
 	}

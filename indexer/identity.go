@@ -27,6 +27,7 @@ type identityState struct {
 // identity can be read while it is being stored, so that a hung disk blocks only callers that change it.
 type identity struct {
 	dir     string
+	boot    string                         // of the process
 	watched func(store func() error) error // runs store, and reports when it does not return
 
 	changing sync.Mutex // held from a decision until it is stored and in effect; taken before mu
@@ -37,8 +38,8 @@ type identity struct {
 const identityFormat = 1
 
 // loadIdentity reads the indexer's identity, or creates and stores a new one.
-func loadIdentity(dir string, watched func(store func() error) error) (*identity, error) {
-	id := &identity{dir: dir, watched: watched}
+func loadIdentity(dir, boot string, watched func(store func() error) error) (*identity, error) {
+	id := &identity{dir: dir, boot: boot, watched: watched}
 	err := jsonfile.Read(dir, identityFile, &id.st)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -78,7 +79,7 @@ func (id *identity) registered(r *wire.RegisterReply) error {
 func (id *identity) admit(f wire.Fence) error {
 	id.changing.Lock()
 	defer id.changing.Unlock()
-	next, store, err := id.get().Admit(f)
+	next, store, err := id.get().Admit(id.boot, f)
 	if err != nil {
 		return err
 	}

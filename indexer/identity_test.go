@@ -14,7 +14,7 @@ import (
 func TestIdentityIsReadableWhileItIsStored(t *testing.T) {
 	begun, ends := make(chan struct{}, 1), make(chan struct{})
 	hangs := false
-	id, err := loadIdentity(t.TempDir(), func(store func() error) error {
+	id, err := loadIdentity(t.TempDir(), "boot", func(store func() error) error {
 		if hangs {
 			begun <- struct{}{}
 			<-ends
@@ -46,7 +46,7 @@ func TestIdentityIsReadableWhileItIsStored(t *testing.T) {
 		t.Errorf("when it is stored: %v, %+v", err, id.get())
 	}
 	hangs = false
-	again, err := loadIdentity(id.dir, id.watched)
+	again, err := loadIdentity(id.dir, id.boot, id.watched)
 	if err != nil || again.get().Fence.Term != 9 || again.get().Node != 3 {
 		t.Errorf("after a restart: %v, %+v", err, again.get())
 	}

@@ -343,7 +343,7 @@ func Open(cfg Config) (*Indexer, error) {
 		x.origins.Found(s.Meta().Copy)
 	}
 	var marks *copies.Marks
-	if x.identity, err = loadIdentity(cfg.Dir, x.storesIdentity); err == nil {
+	if x.identity, err = loadIdentity(cfg.Dir, boot, x.storesIdentity); err == nil {
 		marks, err = copies.LoadMarks(cfg.Dir, cfg.Logger)
 	}
 	if err == nil {

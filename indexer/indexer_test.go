@@ -192,10 +192,12 @@ func TestFence(t *testing.T) {
 	ctx := t.Context()
 	old := wire.Fence{ClusterID: testCluster, Epoch: 1, Term: 4, Counter: 1 << 30}
 	foreign := wire.Fence{ClusterID: "other", Epoch: 9, Term: 9, Counter: 1}
+	another := wire.Fence{ClusterID: testCluster, Epoch: 1, Term: 6, Counter: 1, Boot: "of another process"}
 	for name, f := range map[string]struct {
 		fence wire.Fence
 		code  errcode.Code
-	}{"deposed": {old, errcode.Fenced}, "foreign": {foreign, errcode.ForeignCluster}} {
+	}{"deposed": {old, errcode.Fenced}, "foreign": {foreign, errcode.ForeignCluster},
+		"another": {another, errcode.AnotherProcess}} {
 		_, e1 := w.admin.Poll(ctx, w.endpoint.Admin, &wire.PollRequest{Fence: f.fence, Bucket: testBucket,
 			VBuckets: []uint16{0}})
 		_, e2 := w.admin.Definitions(ctx, w.endpoint.Admin, &wire.Definitions{Fence: f.fence, Revision: 99})
@@ -203,12 +205,17 @@ func TestFence(t *testing.T) {
 		e4 := w.admin.Stability(ctx, w.endpoint.Admin, &wire.StabilityRequest{Fence: f.fence})
 		_, e5 := w.admin.Rollback(ctx, w.endpoint.Admin, &wire.RollbackRequest{Fence: f.fence, Bucket: testBucket,
 			Step: "rollback"})
-		for i, err := range []error{e1, e2, e3, e4, e5} {
+		_, e6 := w.admin.DropOrphans(ctx, w.endpoint.Admin, &wire.DropOrphans{Fence: f.fence})
+		_, e7 := w.admin.Change(ctx, w.endpoint.Admin, &wire.DefinitionsChange{Fence: f.fence, Revision: 99})
+		for i, err := range []error{e1, e2, e3, e4, e5, e6, e7} {
 			var p *rpc.Problem
 			if !errors.As(err, &p) || p.Code != f.code {
 				t.Errorf("%s, command %d: %v, want code %s", name, i, err, f.code)
 			}
 		}
+	}
+	if err := w.define(10); err != nil {
+		t.Errorf("a newer leader's commands to another process are obeyed: %v", err)
 	}
 	w.mu.Lock()
 	d := w.definitionsLocked()

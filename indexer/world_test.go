@@ -132,7 +132,8 @@ func (w *world) copyReport(id index.CopyID) (r wire.CopyReport) {
 
 func (w *world) fence() wire.Fence {
 	w.counter++
-	return wire.Fence{ClusterID: testCluster, Epoch: 1 + w.epoch, Term: w.term, Counter: w.counter}
+	return wire.Fence{ClusterID: testCluster, Epoch: 1 + w.epoch, Term: w.term, Counter: w.counter,
+		Boot: w.endpoint.BootID}
 }
 
 func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {

@@ -137,6 +137,9 @@ func (p *Projector) bucketInfo(ctx context.Context, req *wire.BucketRequest) (*w
 	if req.Bucket == "" {
 		return nil, rpc.Refuse(errcode.BadRequest, "no bucket is given")
 	}
+	if err := wire.MeantFor(req.Boot, p.bootID); err != nil {
+		return nil, err
+	}
 	if b := p.bucket(req.Bucket); b != nil && b.control.silent.Load() {
 		return nil, kvProblem(req.Bucket, errKVSilent)
 	}

@@ -252,7 +252,7 @@ func (p *Projector) Run(ctx context.Context) error {
 func (p *Projector) admit(f wire.Fence, read bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	next, err := p.authority.Admit(p.cfg.ID, f, read)
+	next, err := p.authority.Admit(p.cfg.ID, p.bootID, f, read)
 	if errors.Is(err, wire.ErrFenced) {
 		p.counters.fenced.Inc()
 	}

@@ -617,6 +617,31 @@ func TestSideStreamReachesAnActivationPointThatWasOverwritten(t *testing.T) {
 	}
 }
 
+// refusesForAnother checks that the projector refuses everything that is meant for another process, even from a newer
+// leader.
+func (w *world) refusesForAnother(inc index.Incarnation) {
+	w.t.Helper()
+	f := wire.Fence{ClusterID: "c1", Epoch: 1, Term: 2, Counter: 1, Boot: "of another process"}
+	ctx := w.t.Context()
+	_, hello := w.client.Hello(ctx, w.url, &wire.HelloRequest{Fence: f})
+	_, definitions := w.client.Definitions(ctx, w.url, &wire.Definitions{Fence: f, Revision: 99})
+	_, change := w.client.Change(ctx, w.url, &wire.DefinitionsChange{Fence: f, Revision: 99})
+	_, bucket := w.client.Bucket(ctx, w.url, &wire.BucketRequest{Bucket: testBucket, Boot: f.Boot})
+	_, logs := w.client.FailoverLogs(ctx, w.url, &wire.FailoverLogsRequest{Fence: f, Bucket: testBucket})
+	want := wire.StreamBucket{Bucket: testBucket}
+	want.Restart.Add(wire.StreamStart{VBucket: 0})
+	_, start := w.client.Streams(ctx, w.url, &wire.StreamRequest{Fence: f, Topic: wire.MaintenanceTopic, Incarnation: inc,
+		Buckets: []wire.StreamBucket{want}})
+	stop := w.client.Stop(ctx, w.url, &wire.StreamStop{Fence: f, Topic: wire.MaintenanceTopic, Bucket: testBucket,
+		Incarnation: inc})
+	_, sync := w.client.Sync(ctx, w.url, &wire.SyncRequest{Fence: f, Bucket: testBucket})
+	for i, err := range []error{hello, definitions, change, bucket, logs, start, stop, sync} {
+		if p := rpc.AsProblem(err); err == nil || p.Code != errcode.AnotherProcess {
+			w.t.Errorf("command %d for another process gives %v", i, err)
+		}
+	}
+}
+
 func TestOldCommandsAreRefused(t *testing.T) {
 	w := newWorld(t)
 	w.define(1, 1)
@@ -643,6 +668,7 @@ func TestOldCommandsAreRefused(t *testing.T) {
 	if p := rpc.AsProblem(err); p.Code != errcode.Fenced {
 		t.Errorf("a deposed leader gives %v", err)
 	}
+	w.refusesForAnother(incarnation(6))
 	stop := &wire.StreamStop{Fence: w.fence(), Topic: wire.MaintenanceTopic, Bucket: testBucket,
 		Incarnation: incarnation(6)}
 	if err := w.client.Stop(context.Background(), w.url, stop); err != nil {

@@ -91,9 +91,10 @@ type DefinitionsReply struct {
 }
 
 // BucketRequest asks a projector about a bucket of its KV nodes. POST /v1/bucket. Errors: BUCKET_NOT_IN_KV (404) for
-// an unknown bucket, KV_UNAVAILABLE (503) if the KV cluster does not answer.
+// an unknown bucket, KV_UNAVAILABLE (503) if the KV cluster does not answer, ANOTHER_PROCESS.
 type BucketRequest struct {
 	Bucket string `json:"bucket"`
+	Boot   string `json:"boot,omitempty"` // boot id of the process that is asked; "": of any
 	// Collections requests the bucket's collections, too.
 	Collections bool `json:"collections,omitempty"`
 }

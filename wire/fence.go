@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/timestamp"
 )
@@ -24,6 +25,9 @@ type Fence struct {
 	Epoch     uint64 `json:"epoch"`
 	Term      uint64 `json:"term"`
 	Counter   uint64 `json:"counter"`
+	// Boot is the boot id of the process that the command is meant for: at the address of a component that has ended,
+	// another one may listen. It is empty in a fence that a receiver keeps.
+	Boot string `json:"boot,omitempty"`
 }
 
 var (
@@ -33,13 +37,28 @@ var (
 	ErrForeignCluster = errors.New("command of another cluster")
 )
 
-// Admit checks the fence f of a command against h, the highest fence seen, and returns the new highest one. The zero
-// value of h accepts any cluster. Errors wrap ErrForeignCluster or ErrFenced.
-func (h Fence) Admit(f Fence) (Fence, error) {
+// MeantFor returns a refusal with errcode.AnotherProcess if a request that names the boot id meant was received by a
+// process with another one. A request that names none is for any process.
+func MeantFor(meant, boot string) error {
+	if meant == "" || meant == boot {
+		return nil
+	}
+	return errcode.Refuse(errcode.AnotherProcess, "the request is meant for the process with boot id %.64q, this one has "+
+		"%q", meant, boot)
+}
+
+// Admit checks the fence f of a command against h, the highest fence seen by the process with this boot id, and returns
+// the new highest one. The zero value of h accepts any cluster. Errors wrap ErrForeignCluster, ErrFenced or
+// errcode.AnotherProcess.
+func (h Fence) Admit(boot string, f Fence) (Fence, error) {
 	if f.ClusterID == "" || h.ClusterID != "" && h.ClusterID != f.ClusterID {
 		return h, fmt.Errorf("%w: the command is from cluster %q, this component belongs to "+
 			"%q", ErrForeignCluster, f.ClusterID, h.ClusterID)
 	}
+	if err := MeantFor(f.Boot, boot); err != nil {
+		return h, err
+	}
+	f.Boot = ""
 	if f.Less(h) {
 		return h, fmt.Errorf("%w: got epoch %d term %d counter %d, highest epoch %d term %d counter %d", ErrFenced,
 			f.Epoch, f.Term, f.Counter, h.Epoch, h.Term, h.Counter)

@@ -32,6 +32,7 @@ type component struct {
 	listener net.Listener
 	managers *managerclient.Client
 	wake     chan struct{}
+	boot     string
 
 	mu       sync.Mutex
 	fence    wire.Fence
@@ -40,14 +41,15 @@ type component struct {
 	sequence uint64
 }
 
-// open makes it listen.
-func (c *component) open(w *world) error {
+// open makes it listen; id is that of the component.
+func (c *component) open(w *world, id string) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return fmt.Errorf("listener of a component: %w", err)
 	}
 	c.w, c.url, c.listener, c.managers, c.wake = w, "http://"+l.Addr().String(), l, managerclient.New(w.managers, nil),
 		make(chan struct{}, 1)
+	c.boot = "boot-" + id
 	return nil
 }
 
@@ -60,7 +62,7 @@ func (c *component) admit(f wire.Fence) error {
 	c.w.requests.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	next, err := c.fence.Admit(f)
+	next, err := c.fence.Admit(c.boot, f)
 	if err != nil {
 		return err
 	}
@@ -170,7 +172,7 @@ type told struct {
 
 func (w *world) projector(number, of int) (*projector, error) {
 	p := &projector{id: index.ProjectorID(fmt.Sprintf("p%02d", number)), number: number, of: of}
-	if err := p.open(w); err != nil {
+	if err := p.open(w, string(p.id)); err != nil {
 		return nil, err
 	}
 	for range w.buckets {
@@ -221,7 +223,7 @@ func (p *projector) Run(ctx context.Context) error {
 
 func (p *projector) register(ctx context.Context) error {
 	r, err := p.managers.RegisterProjector(ctx, &wire.RegisterProjector{Endpoint: wire.ProjectorEndpoint{ID: p.id,
-		BootID: "boot-" + string(p.id), Admin: p.url}})
+		BootID: p.boot, Admin: p.url}})
 	if err == nil {
 		p.registered(r)
 		p.told = nil
@@ -262,7 +264,7 @@ func (p *projector) state(only string, before []map[uint16]told) (*wire.Projecto
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sequence++
-	r := &wire.ProjectorReport{ID: p.id, BootID: "boot-" + string(p.id), ClusterID: p.fence.ClusterID,
+	r := &wire.ProjectorReport{ID: p.id, BootID: p.boot, ClusterID: p.fence.ClusterID,
 		Sequence: p.sequence, Revision: p.revision}
 	now := make([]map[uint16]told, len(p.streams))
 	for i, streams := range p.streams {
@@ -392,7 +394,7 @@ type hosted struct {
 
 func (w *world) indexer(number int) (*indexer, error) {
 	n := &indexer{name: fmt.Sprintf("i%03d", number), hosted: map[string]*hosted{}, heard: wire.StabilityBases{}}
-	return n, n.open(w)
+	return n, n.open(w, n.name)
 }
 
 // Run serves and reports until ctx ends.
@@ -444,7 +446,7 @@ func (n *indexer) Run(ctx context.Context) error {
 func (n *indexer) register(ctx context.Context) error {
 	host := n.listener.Addr().String()
 	r, err := n.managers.RegisterIndexer(ctx, &wire.RegisterIndexer{Endpoint: wire.Endpoint{UUID: "uuid-" + n.name,
-		BootID: "boot-" + n.name, Name: n.name,
+		BootID: n.boot, Name: n.name,
 		Admin: n.url, Scan: host, Maintenance: host, Backfill: host, Catchup: host}})
 	if err == nil {
 		n.registered(r)
@@ -540,7 +542,7 @@ func (n *indexer) stability(_ context.Context, req *wire.StabilityRequest) (*wir
 func (n *indexer) state(wantsHW func(bucket string) bool) *wire.IndexerReport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	r := &wire.IndexerReport{Node: n.node, UUID: "uuid-" + n.name, BootID: "boot-" + n.name, ClusterID: n.fence.ClusterID,
+	r := &wire.IndexerReport{Node: n.node, UUID: "uuid-" + n.name, BootID: n.boot, ClusterID: n.fence.ClusterID,
 		Revision: n.revision}
 	for name, h := range n.hosted {
 		if s, version := h.b.present(h.version); s != nil {

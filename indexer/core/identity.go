@@ -15,10 +15,11 @@ type Identity struct {
 	Fence     wire.Fence   `json:"fence"` // highest seen; its counter is valid within one run of the process only
 }
 
-// Admit checks a command's fence and returns the identity that the node has afterwards. If store is true, the caller
-// must store next before it obeys the command, because the command comes from a new leader.
-func (id Identity) Admit(f wire.Fence) (next Identity, store bool, err error) {
-	highest, err := id.Fence.Admit(f)
+// Admit checks the fence of a command to the process with this boot id, and returns the identity that the node has
+// afterwards. If store is true, the caller must store next before it obeys the command, because the command comes from
+// a new leader.
+func (id Identity) Admit(boot string, f wire.Fence) (next Identity, store bool, err error) {
+	highest, err := id.Fence.Admit(boot, f)
 	if err != nil {
 		return id, false, err
 	}

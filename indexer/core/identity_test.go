@@ -34,7 +34,7 @@ func TestIdentity(t *testing.T) {
 		{fence("c", 1, 4, 9), false, wire.ErrFenced}, {fence("c", 1, 6, 1), true, nil}, {fence("c", 2, 1, 1), true, nil},
 		{fence("d", 2, 1, 2), false, wire.ErrForeignCluster},
 	} {
-		next, store, err := id.Admit(step.f)
+		next, store, err := id.Admit("boot", step.f)
 		if !errors.Is(err, step.err) || err == nil && (step.err != nil || store != step.store || next.Fence != step.f) ||
 			err != nil && next != id {
 			t.Fatalf("%+v: %+v, %v, %v", step.f, next, store, err)
@@ -42,7 +42,7 @@ func TestIdentity(t *testing.T) {
 		id = next
 	}
 	// of another process of the same leader, whose counter starts anew
-	if _, store, err := id.Kept().Admit(fence("c", 2, 1, 1)); err != nil || store {
+	if _, store, err := id.Kept().Admit("boot", fence("c", 2, 1, 1)); err != nil || store {
 		t.Errorf("after a restart: %v, %v", store, err)
 	}
 }

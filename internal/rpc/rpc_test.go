@@ -26,7 +26,7 @@ func echo(t *testing.T) *httptest.Server {
 	h := Message(func(_ context.Context, req *wire.ProjectorReport) (*wire.ProjectorReport, error) {
 		switch req.ID {
 		case "fenced":
-			_, err := wire.Fence{ClusterID: "c", Epoch: 1, Term: 2}.Admit(wire.Fence{ClusterID: "c", Epoch: 1, Term: 1})
+			_, err := wire.Fence{ClusterID: "c", Epoch: 1, Term: 2}.Admit("", wire.Fence{ClusterID: "c", Epoch: 1, Term: 1})
 			return nil, err
 		case "busy":
 			p := Refuse(errcode.Unavailable, "queue full")

@@ -67,7 +67,7 @@ func (f *fake) enter(ctx context.Context, fence *wire.Fence, mayHang bool) error
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	next, err := f.fence.Admit(*fence)
+	next, err := f.fence.Admit(f.boot, *fence)
 	if err != nil {
 		return rpc.AsProblem(err)
 	}

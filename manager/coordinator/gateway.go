@@ -40,6 +40,17 @@ type receiver struct {
 	fences *fences
 }
 
+// next returns the fence of a new command, which only the receiver's process obeys.
+func (r *receiver) next() wire.Fence { return r.meant(r.fences.next()) }
+
+// present returns the fence of a request that is no command: it may share the newest one.
+func (r *receiver) present() wire.Fence { return r.meant(r.fences.present()) }
+
+func (r *receiver) meant(f wire.Fence) wire.Fence {
+	f.Boot = r.Boot
+	return f
+}
+
 func newGateway(cfg Config, self wire.Leader, log hclog.Logger) *Gateway {
 	return &Gateway{cfg: cfg, self: self, log: log, cache: definitions{consensus: cfg.Consensus},
 		receivers: map[core.Receiver]*receiver{}}
@@ -173,12 +184,12 @@ func (g *Gateway) Send(ctx context.Context, t core.Tell) core.Input {
 
 func (g *Gateway) greet(ctx context.Context, r *receiver, m core.Greet) core.Input {
 	if r.Projector {
-		a, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.ProjectorHello, error) {
+		a, err := fenced(ctx, r, func(f wire.Fence) (*wire.ProjectorHello, error) {
 			return g.cfg.Projectors.Hello(ctx, r.Addr, g.hello(f))
 		})
 		return &core.ProjectorGreeted{Greet: m, From: r.To, Answer: a, Err: err}
 	}
-	a, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.IndexerHello, error) {
+	a, err := fenced(ctx, r, func(f wire.Fence) (*wire.IndexerHello, error) {
 		return g.cfg.Indexers.Hello(ctx, r.Addr, g.hello(f))
 	})
 	return &core.IndexerGreeted{Greet: m, From: r.To, Answer: a, Err: err}
@@ -218,7 +229,7 @@ func (g *Gateway) push(ctx context.Context, r *receiver, m core.Push) core.Input
 // hand sends the changes since base, the newest revision that the component is known to have, or the full list.
 func (g *Gateway) hand(ctx context.Context, r *receiver, by pushes, base uint64) (handed, acked uint64, err error) {
 	if change := g.cache.since(base); change != nil {
-		reply, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.DefinitionsReply, error) {
+		reply, err := fenced(ctx, r, func(f wire.Fence) (*wire.DefinitionsReply, error) {
 			d := *change
 			d.Fence = f
 			return by.Change(ctx, r.Addr, &d)
@@ -231,7 +242,7 @@ func (g *Gateway) hand(ctx context.Context, r *receiver, by pushes, base uint64)
 		}
 	}
 	newest := g.cache.newest()
-	reply, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.DefinitionsReply, error) {
+	reply, err := fenced(ctx, r, func(f wire.Fence) (*wire.DefinitionsReply, error) {
 		d := *newest
 		d.Fence = f
 		return by.Definitions(ctx, r.Addr, &d)
@@ -254,7 +265,7 @@ func (g *Gateway) probe(ctx context.Context, r *receiver, m core.Probe) core.Inp
 }
 
 func (g *Gateway) probeOnce(ctx context.Context, r *receiver, m core.Probe) error {
-	_, err := g.cfg.Projectors.Sync(ctx, r.Addr, &wire.SyncRequest{Fence: r.fences.present(), Bucket: m.Bucket})
+	_, err := g.cfg.Projectors.Sync(ctx, r.Addr, &wire.SyncRequest{Fence: r.present(), Bucket: m.Bucket})
 	var refusal *rpc.Problem
 	switch {
 	case err == nil, errors.As(err, &refusal), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
@@ -268,7 +279,7 @@ func (g *Gateway) askLogs(ctx context.Context, r *receiver, m core.AskLogs) core
 	if m.For.Kind == core.ForStreams {
 		ctx = g.traces.in(ctx, m.Bucket.Name)
 	}
-	reply, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.FailoverLogsReply, error) {
+	reply, err := fenced(ctx, r, func(f wire.Fence) (*wire.FailoverLogsReply, error) {
 		return g.cfg.Projectors.FailoverLogs(ctx, r.Addr, &wire.FailoverLogsRequest{Fence: f, Bucket: m.Bucket.Name,
 			VBuckets: m.VBuckets})
 	})
@@ -291,7 +302,7 @@ func (g *Gateway) startStreams(ctx context.Context, r *receiver, m core.StartStr
 		want.Restart.Add(wire.StreamStart{VBucket: s.VBucket, VBUUID: s.VBUUID, Seqno: s.Seqno, Window: s.Window,
 			Branch: s.Branch, Previous: s.Previous})
 	}
-	reply, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.StreamReply, error) {
+	reply, err := fenced(ctx, r, func(f wire.Fence) (*wire.StreamReply, error) {
 		return g.cfg.Projectors.Streams(ctx, r.Addr, &wire.StreamRequest{Fence: f, Topic: wire.MaintenanceTopic,
 			Incarnation: m.Incarnation, Buckets: []wire.StreamBucket{want}})
 	})
@@ -336,7 +347,7 @@ func outcome(o wire.StartOutcome) streams.Outcome {
 }
 
 func (g *Gateway) stopStreams(ctx context.Context, r *receiver, m core.StopStreams) {
-	_, err := fenced(ctx, r.fences, func(f wire.Fence) (struct{}, error) {
+	_, err := fenced(ctx, r, func(f wire.Fence) (struct{}, error) {
 		return struct{}{}, g.cfg.Projectors.Stop(ctx, r.Addr, &wire.StreamStop{Fence: f, Topic: wire.MaintenanceTopic,
 			Bucket: m.Bucket.Name, VBuckets: m.VBuckets, Incarnation: m.Incarnation})
 	})
@@ -346,7 +357,8 @@ func (g *Gateway) stopStreams(ctx context.Context, r *receiver, m core.StopStrea
 }
 
 func (g *Gateway) checkBucket(ctx context.Context, r *receiver, m core.CheckBucket) core.Input {
-	reply, err := g.cfg.Projectors.Bucket(ctx, r.Addr, &wire.BucketRequest{Bucket: m.Bucket, Collections: m.Collections})
+	reply, err := g.cfg.Projectors.Bucket(ctx, r.Addr, &wire.BucketRequest{Bucket: m.Bucket, Boot: r.Boot,
+		Collections: m.Collections})
 	if err != nil {
 		reply = nil
 	}
@@ -356,15 +368,14 @@ func (g *Gateway) checkBucket(ctx context.Context, r *receiver, m core.CheckBuck
 }
 
 func (g *Gateway) sync(ctx context.Context, r *receiver, m core.AskSync) core.Input {
-	f := r.fences.present() // not a command: it may share the newest fence
-	report, err := g.cfg.Projectors.Sync(ctx, r.Addr, &wire.SyncRequest{Fence: f, Bucket: m.Bucket.Name, Want: m.Want,
-		WaitMS: core.SyncWait})
+	report, err := g.cfg.Projectors.Sync(ctx, r.Addr, &wire.SyncRequest{Fence: r.present(), Bucket: m.Bucket.Name,
+		Want: m.Want, WaitMS: core.SyncWait})
 	return &core.Synced{AskSync: m, From: r.To, Report: report, Err: err}
 }
 
 func (g *Gateway) poll(ctx context.Context, r *receiver, m core.Poll) core.Input {
 	ctx = g.traces.in(ctx, m.Bucket.Name)
-	all, err := fenced(ctx, r.fences, func(f wire.Fence) ([]wire.PollPosition, error) {
+	all, err := fenced(ctx, r, func(f wire.Fence) ([]wire.PollPosition, error) {
 		reply, err := g.cfg.Indexers.Poll(ctx, r.Addr, &wire.PollRequest{Fence: f, Bucket: m.Bucket.Name,
 			VBuckets: m.VBuckets, Incarnation: m.Incarnation})
 		if err != nil {
@@ -385,7 +396,7 @@ func (g *Gateway) poll(ctx context.Context, r *receiver, m core.Poll) core.Input
 
 func (g *Gateway) publish(ctx context.Context, r *receiver, m core.PublishStable) {
 	ctx = g.traces.in(ctx, m.Newest[len(m.Newest)-1].Bucket)
-	_, err := fenced(ctx, r.fences, func(f wire.Fence) (struct{}, error) {
+	_, err := fenced(ctx, r, func(f wire.Fence) (struct{}, error) {
 		return struct{}{}, g.cfg.Indexers.Stability(ctx, r.Addr, &wire.StabilityRequest{Fence: f, Stabilities: m.Sorted(),
 			Base: m.Base})
 	})
@@ -400,7 +411,7 @@ func (g *Gateway) rollBack(ctx context.Context, r *receiver, m core.RollBack) co
 	if err := g.cfg.Consensus.ReadBarrier(ctx); err != nil {
 		return nil
 	}
-	reply, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.RollbackReply, error) {
+	reply, err := fenced(ctx, r, func(f wire.Fence) (*wire.RollbackReply, error) {
 		return g.cfg.Indexers.Rollback(ctx, r.Addr, &wire.RollbackRequest{Fence: f, Bucket: m.Bucket.Name,
 			Generation: m.Bucket.Generation, RollbackID: m.ID, Step: m.Step, Logs: m.Logs, Incarnation: m.Incarnation})
 	})
@@ -422,7 +433,7 @@ func (g *Gateway) dropOrphans(ctx context.Context, r *receiver, m core.DropOrpha
 	if len(ask) == 0 {
 		return a
 	}
-	reply, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.DropOrphansReply, error) {
+	reply, err := fenced(ctx, r, func(f wire.Fence) (*wire.DropOrphansReply, error) {
 		return g.cfg.Indexers.DropOrphans(ctx, r.Addr, &wire.DropOrphans{Fence: f, Copies: ask})
 	})
 	if a.Err = err; err == nil {

@@ -1,11 +1,22 @@
 package coordinator
 
 import (
+	"cmp"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/errcode"
+	"tidemark/fsm"
+	"tidemark/indexerclient"
+	"tidemark/internal/rpc"
 	"tidemark/manager/coordinator/core"
+	"tidemark/projectorclient"
+	"tidemark/streams"
 	"tidemark/wire"
 )
 
@@ -38,4 +49,79 @@ func TestFencesAtAnAddress(t *testing.T) {
 	open(5, 4, "x", 400)
 	check("the first back at its own address", 5, "x")
 	check("the second", 2, "y")
+}
+
+// TestNothingIsAcknowledgedByAnother checks that every message to a component names the process that is meant, so that
+// another one that listens at its address refuses the message, and that no refusal of this kind is taken for an answer.
+func TestNothingIsAcknowledgedByAnother(t *testing.T) {
+	var mu sync.Mutex
+	var calls []string
+	server := httptest.NewServer(rpc.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+		var req struct {
+			Fence wire.Fence `json:"fence"`
+			Boot  string     `json:"boot"`
+		}
+		if err := rpc.Read(r, &req); err != nil {
+			return err
+		}
+		meant := cmp.Or(req.Fence.Boot, req.Boot)
+		if meant != "meant" {
+			t.Errorf("%s is meant for %q", r.URL.Path, meant)
+		}
+		mu.Lock()
+		calls = append(calls, r.URL.Path)
+		mu.Unlock()
+		if err := wire.MeantFor(meant, "another"); err != nil {
+			return err
+		}
+		rpc.Write(w, r, http.StatusOK, wire.OK{})
+		return nil
+	}))
+	defer server.Close()
+	projectors, indexers := projectorclient.New(4, nil), indexerclient.New(4, nil)
+	defer projectors.Close()
+	defer indexers.Close()
+	machine := fsm.New(hclog.NewNullLogger(), func(err error) { t.Error(err) })
+	g := newGateway(Config{Consensus: &log{t: t, machine: machine, id: "m"}, Projectors: projectors, Indexers: indexers},
+		wire.Leader{}, hclog.NewNullLogger())
+	g.Do(core.Open{To: 1, Projector: true, Addr: server.URL, Boot: "meant", Fence: wire.Fence{ClusterID: "c"}})
+	g.Do(core.Open{To: 2, Addr: server.URL, Boot: "meant", Fence: wire.Fence{ClusterID: "c"}})
+	refused := func(err error) bool { return err != nil && rpc.AsProblem(err).Code == errcode.AnotherProcess }
+	none := func(in core.Input) bool { return in == nil }
+	for _, c := range []struct {
+		to      core.Receiver
+		message core.Message
+		ok      func(core.Input) bool
+	}{
+		{1, core.Greet{}, func(in core.Input) bool { return refused(in.(*core.ProjectorGreeted).Err) }},
+		{1, core.Push{}, func(in core.Input) bool { return refused(in.(*core.Handed).Err) }},
+		{1, core.Probe{}, func(in core.Input) bool { return !in.(*core.Probed).Refused }},
+		{1, core.AskLogs{}, func(in core.Input) bool { return refused(in.(*core.LogsFetched).Err) }},
+		{1, core.StartStreams{Starts: []streams.Start{{VBucket: 3}}}, func(in core.Input) bool {
+			all := in.(*core.StreamsStarted).Results
+			return len(all) == 1 && all[0].VBucket == 3 && all[0].Outcome == streams.Failed
+		}},
+		{1, core.StopStreams{}, none},
+		{1, core.CheckBucket{}, func(in core.Input) bool {
+			a := in.(*core.BucketChecked)
+			return refused(a.Err) && !a.Unknown && a.Found == nil
+		}},
+		{1, core.AskSync{}, func(in core.Input) bool { return refused(in.(*core.Synced).Err) }},
+		{2, core.Greet{}, func(in core.Input) bool { return refused(in.(*core.IndexerGreeted).Err) }},
+		{2, core.Push{}, func(in core.Input) bool { return refused(in.(*core.Handed).Err) }},
+		{2, core.Poll{}, none},
+		{2, core.PublishStable{Newest: []wire.BucketStability{{Bucket: "b"}}}, none},
+		{2, core.RollBack{}, none},
+		{2, core.DropOrphans{Copies: []wire.OrphanRef{{Copy: 7}}}, func(in core.Input) bool {
+			return refused(in.(*core.OrphansDropped).Err)
+		}},
+	} {
+		calls = nil
+		if in := g.Send(t.Context(), core.Tell{To: c.to, Message: c.message}); !c.ok(in) {
+			t.Errorf("%T, refused by another process, gives %+v", c.message, in)
+		}
+		if len(slices.Compact(calls)) != 1 {
+			t.Errorf("%T makes the calls %v", c.message, calls)
+		}
+	}
 }

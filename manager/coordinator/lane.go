@@ -147,9 +147,9 @@ func (f *fences) present() wire.Fence {
 }
 
 // fenced calls send with a new fence, and again if a command of another lane overtook it.
-func fenced[T any](ctx context.Context, f *fences, send func(wire.Fence) (T, error)) (T, error) {
+func fenced[T any](ctx context.Context, r *receiver, send func(wire.Fence) (T, error)) (T, error) {
 	for try := 1; ; try++ {
-		v, err := send(f.next())
+		v, err := send(r.next())
 		var p *rpc.Problem
 		if err == nil || try > commandRetries || ctx.Err() != nil || !errors.As(err, &p) || p.Code != errcode.Fenced {
 			return v, err

@@ -16,7 +16,7 @@ func fence(term, counter uint64) wire.Fence {
 // its commands; a read-only request may be overtaken, and changes nothing.
 func TestAuthority(t *testing.T) {
 	var a Authority
-	if _, err := a.Admit("p1", fence(5, 1), false); !errors.Is(err, errcode.Unavailable) {
+	if _, err := a.Admit("p1", "boot", fence(5, 1), false); !errors.Is(err, errcode.Unavailable) {
 		t.Errorf("one that has not registered: %v", err)
 	}
 	a = a.Register(&wire.RegisterReply{ClusterID: "c1", Fence: fence(5, 10)})
@@ -35,7 +35,7 @@ func TestAuthority(t *testing.T) {
 		{f: fence(5, 99), want: wire.ErrFenced, then: fence(6, 1)},
 		{f: wire.Fence{ClusterID: "c2", Epoch: 9}, want: wire.ErrForeignCluster, then: fence(6, 1)},
 	} {
-		next, err := a.Admit("p1", c.f, c.asks)
+		next, err := a.Admit("p1", "boot", c.f, c.asks)
 		if !errors.Is(err, c.want) || next.Fence != c.then || !next.Registered {
 			t.Errorf("%+v, asks %v: %+v, %v; want %+v, %v", c.f, c.asks, next, err, c.then, c.want)
 		}

@@ -73,7 +73,7 @@ func pack(e *keyversion.Event) []byte {
 }
 
 func (s *Sim) admit(n *node, f wire.Fence) error {
-	next, _, err := n.who.Admit(f)
+	next, _, err := n.who.Admit(n.bootID(), f)
 	if err == nil {
 		n.who = next
 		s.checkObeyed(n.uuid(), f)

@@ -112,10 +112,13 @@ func (pr *projector) stream(b *kvBucket, v int) *mainStream {
 	return nil
 }
 
+// bootID distinguishes the projector's process from its earlier ones.
+func (pr *projector) bootID() string { return string(pr.name) + "-" + strconv.Itoa(pr.boot) }
+
 // projAdmit checks a command's fence; asks is set for requests that only read.
 func (s *Sim) projAdmit(p int, f wire.Fence, asks bool) error {
 	pr := s.proj[p]
-	next, err := pr.authority.Admit(pr.name, f, asks)
+	next, err := pr.authority.Admit(pr.name, pr.bootID(), f, asks)
 	if pr.authority = next; err == nil && !asks {
 		s.checkObeyed(string(pr.name), f)
 	}
@@ -124,7 +127,7 @@ func (s *Sim) projAdmit(p int, f wire.Fence, asks bool) error {
 
 func (s *Sim) registerProjector(p int) {
 	pr := s.proj[p]
-	boot := fmt.Sprintf("%s-%d", pr.name, pr.boot)
+	boot := pr.bootID()
 	s.commit(statecontextProjector(pr.name, boot))
 	pr.authority = pr.authority.Register(s.lead.step.projectorRegistered(pr.name, boot))
 	s.ev("p%d registered with term %d", p, s.lead.term)
@@ -143,7 +146,7 @@ func (s *Sim) projHello(p int, r *wire.HelloRequest) (*wire.ProjectorHello, erro
 func (s *Sim) projReport(p int, known reported) (*wire.ProjectorReport, reported) {
 	pr := s.proj[p]
 	pr.sequence++
-	r := &wire.ProjectorReport{ID: pr.name, BootID: string(pr.name) + "-" + strconv.Itoa(pr.boot),
+	r := &wire.ProjectorReport{ID: pr.name, BootID: pr.bootID(),
 		ClusterID: pr.authority.Fence.ClusterID, Sequence: pr.sequence}
 	r.Revision, _ = core.Revision(pr.defs, pr.authority.Fence)
 	now := reported{}

@@ -12,6 +12,7 @@ import (
 
 	"tidemark/fsm"
 	"tidemark/index"
+	"tidemark/internal/rpc"
 	"tidemark/manager/coordinator"
 	"tidemark/manager/coordinator/core"
 	"tidemark/stability"
@@ -311,6 +312,9 @@ func call[T any](n network, what string, do func() (T, error)) (T, error) {
 		return none, errNet
 	}
 	v, err := do()
+	if err != nil && !errors.Is(err, errNet) {
+		err = rpc.AsProblem(err)
+	}
 	if s.trace && (n.l.deposed || err != nil) {
 		s.ev("term %d: %s: %v", n.l.term, what, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/liveness"
 	"tidemark/streams"
@@ -84,23 +85,35 @@ func (l *scene) unreached(c *component, err error) {
 		"addr", c.addr, "error", err)
 }
 
-// greetedBy takes the answer to a component's hello and reports whether the component itself has answered, judged by
-// its boot id. An answer of another process at its address is no sign of its life: nothing is sent to that process, and
-// the component is greeted again.
-func (l *scene) greetedBy(c *component, boot, what, id string) bool {
-	if boot == c.boot {
+// greetedBy takes the answer to a component's hello, and reports whether the component itself has answered. Another
+// process at its address refuses the hello; one of an older version answers, under a boot id of its own. Neither is a
+// sign of the component's life: nothing is sent to that process, and the component is greeted again.
+func (l *scene) greetedBy(c *component, boot string, err error, what, id string) bool {
+	if err == nil && boot == c.boot {
 		c.retry.Succeeded(0)
 		c.hello, c.replaced = true, false
 		l.reached(c)
 		return true
 	}
 	c.retry.Failed(l.nowMS)
+	if err != nil && !isAnothers(err) {
+		l.log.Debug("hello", what, id, "error", err)
+		l.unreached(c, err)
+		return false
+	}
 	l.unreached(c, errAnother)
 	if !c.replaced {
 		c.replaced = true
-		l.log.Warn("another process answers for "+what+"; waiting for it to register", "id", id, "addr", c.addr, "boot", boot)
+		l.log.Warn("another process answers for a component; waiting for the component to register", what, id, "addr", c.addr,
+			"boot", c.boot)
 	}
 	return false
+}
+
+// isAnothers reports whether err is the refusal of another process than the one that the message was meant for.
+func isAnothers(err error) bool {
+	var p *wire.Problem
+	return errors.As(err, &p) && p.Code == errcode.AnotherProcess
 }
 
 // errAnother is why a component is unreachable although a process answers at its address.

@@ -53,14 +53,14 @@ func (l *membership) reconcileProjector(p *statecontext.Projector) {
 	if old != nil && old.boot == p.BootID && old.addr == p.Admin {
 		return
 	}
-	open := Open{Projector: true, Name: string(p.ID), Addr: p.Admin}
+	open := Open{Projector: true, Name: string(p.ID), Addr: p.Admin, Boot: p.BootID}
 	if old != nil {
 		open.Instead = old.receiver
 		if old.boot != p.BootID { // its streams ended with its process
 			l.projectorGone(p.ID)
 		}
 	}
-	l.components.projectors[p.ID] = &projector{component: l.open(open, p.BootID), id: p.ID,
+	l.components.projectors[p.ID] = &projector{component: l.open(open), id: p.ID,
 		syncing: map[BucketRef]bool{}, probeMS: l.nowMS + l.settings.ProbeRest.Milliseconds()}
 }
 
@@ -69,16 +69,16 @@ func (l *membership) reconcileIndexer(i *statecontext.Indexer) {
 	if old != nil && old.boot == i.BootID && old.addr == i.Admin && old.uuid == i.UUID {
 		return
 	}
-	open := Open{Name: i.Name, Addr: i.Admin}
+	open := Open{Name: i.Name, Addr: i.Admin, Boot: i.BootID}
 	if old != nil {
 		open.Instead = old.receiver
 	}
-	l.components.indexers[i.Node] = &indexer{component: l.open(open, i.BootID), node: i.Node, uuid: i.UUID, name: i.Name,
+	l.components.indexers[i.Node] = &indexer{component: l.open(open), node: i.Node, uuid: i.UUID, name: i.Name,
 		copies: map[index.CopyID]wire.CopyReport{}, buckets: map[string]*nodeBucket{}}
 }
 
 // open opens a receiver for a component, which counts as alive until it has been silent for OfflineAfter.
-func (l *membership) open(o Open, boot string) component {
+func (l *membership) open(o Open) component {
 	l.displace(o.Addr)
 	l.components.opened++
 	o.To, o.Fence = l.components.opened, l.fence()
@@ -86,12 +86,12 @@ func (l *membership) open(o Open, boot string) component {
 	// process there refuses lower commands, and may have received some that were meant for the other component.
 	o.Fence.Counter = firstCounter(l.now.newest)
 	l.do(o)
-	return component{addr: o.Addr, boot: boot, receiver: o.To, contact: contact{seenMS: l.nowMS}}
+	return component{addr: o.Addr, boot: o.Boot, receiver: o.To, contact: contact{seenMS: l.nowMS}}
 }
 
 // displace greets components again at whose address another one has registered: from now on another process answers
-// there, and would accept what is meant for them. It may have accepted definitions already: what a component works with
-// is certain again when it has answered the hello itself.
+// there, which refuses what is meant for them, or, if it is of an older version, accepts it. That one may have accepted
+// definitions already: what a component works with is certain again when it has answered the hello itself.
 func (l *membership) displace(addr string) {
 	again := func(c *component) {
 		if c.addr == addr && c.hello {

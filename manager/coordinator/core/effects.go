@@ -18,13 +18,14 @@ import (
 type Effect interface{ effect() }
 
 type (
-	// Open introduces a receiver: one process of a projector or an indexer, at one address. Its fences are newer than
-	// Fence, than those of Instead, which is closed, and than those of other receivers at the address.
+	// Open introduces a receiver: one process of a projector or an indexer, at one address, with a boot id that all
+	// messages to it name. Its fences are newer than Fence, than those of Instead, which is closed, and than those of
+	// other receivers at the address.
 	Open struct {
-		To, Instead Receiver
-		Projector   bool
-		Name, Addr  string
-		Fence       wire.Fence
+		To, Instead      Receiver
+		Projector        bool
+		Name, Addr, Boot string
+		Fence            wire.Fence
 	}
 	// Close closes a receiver: nothing more is sent to it.
 	Close struct{ To Receiver }

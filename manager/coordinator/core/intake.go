@@ -230,15 +230,15 @@ func (l *intake) projectorGreeted(h *ProjectorGreeted) {
 	if p == nil || p.receiver != h.From {
 		return // the projector has registered again meanwhile
 	}
-	if h.Err != nil {
-		p.retry.Failed(l.nowMS)
-		l.log.Debug("hello", "projector", p.id, "error", h.Err)
-		l.unreached(&p.component, h.Err)
-		return
+	r := &wire.ProjectorReport{}
+	if h.Err == nil {
+		r = &h.Answer.Report
 	}
-	defer l.membership.spoke(p.id)
-	r := &h.Answer.Report
-	if !l.greetedBy(&p.component, r.BootID, "a projector", string(p.id)) {
+	itself := l.greetedBy(&p.component, r.BootID, h.Err, "projector", string(p.id))
+	if itself || p.replaced {
+		defer l.membership.spoke(p.id)
+	}
+	if !itself {
 		return
 	}
 	l.takeProjectorReport(p, r, true)
@@ -259,14 +259,11 @@ func (l *intake) indexerGreeted(h *IndexerGreeted) {
 	if n == nil || n.receiver != h.From {
 		return
 	}
-	if h.Err != nil {
-		n.retry.Failed(l.nowMS)
-		l.log.Debug("hello", "indexer", n.name, "error", h.Err)
-		l.unreached(&n.component, h.Err)
-		return
+	r := &wire.IndexerReport{}
+	if h.Err == nil {
+		r = &h.Answer.Report
 	}
-	r := &h.Answer.Report
-	if !l.greetedBy(&n.component, r.BootID, "an indexer", n.name) {
+	if !l.greetedBy(&n.component, r.BootID, h.Err, "indexer", n.name) {
 		return
 	}
 	n.minimum = map[string][]index.Incarnation{}

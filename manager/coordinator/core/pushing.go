@@ -74,6 +74,8 @@ func (l *membership) pushFailed(c *component, a *Handed) {
 	var p *wire.Problem
 	switch {
 	case a.Unasked:
+	case isAnothers(a.Err):
+		l.unreached(c, errAnother)
 	case !errors.As(a.Err, &p):
 		l.unreached(c, a.Err)
 	default:

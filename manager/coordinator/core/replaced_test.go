@@ -1,17 +1,23 @@
 package core
 
 import (
+	"net/http"
 	"testing"
 
+	"tidemark/errcode"
 	"tidemark/liveness"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
 // TestAnotherAtTheAddress: a component at whose address another one has registered, or answers a new leader, is not
-// kept alive by what that one answers: it is greeted again, nothing is handed to it, and it is offline in time.
+// kept alive by what that one answers, be that a refusal or, by a process of an older version, an answer of its own: it
+// is greeted again, nothing is handed to it, and it is offline in time.
 func TestAnotherAtTheAddress(t *testing.T) {
-	for _, first := range []bool{true, false} { // whether it has answered this leader before
+	for _, c := range []struct{ first, refuses bool }{ // first: it has answered this leader before
+		{true, false}, {false, false}, {true, true}, {false, true},
+	} {
+		first := c.first
 		g := greeting(t)
 		pushed := func(effects []Effect) (to []Receiver) {
 			for _, e := range effects {
@@ -50,6 +56,14 @@ func TestAnotherAtTheAddress(t *testing.T) {
 					t.Fatalf("first %t: definitions are handed to another process in place of %d", first, to)
 				}
 			}
+			if c.refuses {
+				err := &wire.Problem{Status: http.StatusConflict, Code: errcode.AnotherProcess}
+				g.step(&IndexerGreeted{From: dead, Err: err})
+				g.step(&ProjectorGreeted{Greet: Greet{Projector: "p1"}, From: deadP, Err: err})
+				g.step(&Handed{From: dead, Err: err}) // one that was under way
+				g.step(&Synced{AskSync: AskSync{Projector: "p1", Bucket: b}, From: deadP, Err: err})
+				continue
+			}
 			other := wire.IndexerReport{UUID: "u1", Node: 1, BootID: "boot1", Sequence: 1}
 			g.step(&IndexerGreeted{From: dead, Answer: &wire.IndexerHello{Report: other}})
 			otherP := wire.ProjectorReport{ID: "p3", BootID: "boot3", Sequence: 1}
@@ -59,13 +73,40 @@ func TestAnotherAtTheAddress(t *testing.T) {
 		}
 		n, p := g.lead.components.indexers[0], g.lead.components.projectors["p1"]
 		for name, c := range map[string]*component{"indexer": &n.component, "projector": &p.component} {
-			if life := g.lead.life(c); life != liveness.Offline {
-				t.Errorf("first %t: the %s is %s, kept alive by another process", first, name, life)
+			if life := g.lead.life(c); life != liveness.Offline || !c.replaced || c.why != errAnother.Error() {
+				t.Errorf("first %t: the %s is %s, kept alive by another process, replaced %t, and unreachable because of %q",
+					first, name, life, c.replaced, c.why)
 			}
 		}
 		if !g.lead.active {
 			t.Errorf("first %t: the leader does not begin", first)
 		}
+	}
+}
+
+// TestARefusalOfAnotherEndsTheWait checks that a new leader does not wait for components at whose addresses other
+// processes refuse its hello, and that definitions that such a process refuses are no sign that the component is
+// reached.
+func TestARefusalOfAnotherEndsTheWait(t *testing.T) {
+	g := greeting(t)
+	err := &wire.Problem{Status: http.StatusConflict, Code: errcode.AnotherProcess}
+	g.hello("p2", 1, nil)
+	g.step(&IndexerGreeted{From: g.at, Err: err})
+	if g.lead.active {
+		t.Fatal("the leader has begun before it has heard of all components")
+	}
+	g.step(&ProjectorGreeted{Greet: Greet{Projector: "p1"}, From: g.to["p1"], Err: err})
+	if !g.lead.active {
+		t.Error("the leader waits for a component that has ended")
+	}
+	if ids := g.lead.ledgers.unheard(); len(ids) != 0 {
+		t.Errorf("the streams of %v count as unknown", ids)
+	}
+	g.now.MS += 2 * syncEvery
+	g.hello("p1", 2, nil)
+	g.step(&Handed{From: g.to["p1"], Err: err})
+	if why := g.lead.components.projectors["p1"].why; why != errAnother.Error() {
+		t.Errorf("a projector whose definitions another process refuses is unreachable because of %q", why)
 	}
 }
 
