@@ -34,6 +34,9 @@ func (st *storage) contradicts(command any) error {
 	}
 	switch c := command.(type) {
 	case *raft.AppendEntriesRequest:
+		if at := st.fork(c); at.index > 0 && st.follows(c.Term) {
+			return st.refuseFork(string(c.ID), c.Term, at)
+		}
 		for _, e := range c.Entries {
 			if ours := st.instead(position{e.Index, e.Term}); ours.index > 0 && st.follows(c.Term) {
 				return st.refuse(string(c.ID), c.Term, position{e.Index, e.Term}, ours)
@@ -41,11 +44,33 @@ func (st *storage) contradicts(command any) error {
 		}
 	case *raft.InstallSnapshotRequest:
 		end := position{c.LastLogIndex, c.LastLogTerm}
+		if st.forkedAt(end, markInCall(c.Leader)) && st.follows(c.Term) {
+			return st.refuseFork(string(c.ID), c.Term, end)
+		}
 		if ours := st.instead(end); ours.index > 0 && st.follows(c.Term) {
 			return st.refuse(string(c.ID), c.Term, end, ours)
 		}
 	}
 	return nil
+}
+
+// fork returns an entry that a call says to be in the leader's log, and that follows other entries there, or has other
+// contents, than the one of the same index and term in this log; index 0: there is none for certain. Raft takes the two
+// for one entry. The logs are different whether or not the entry is committed here: the library cannot replace it.
+//
+// An entry that an earlier call is about to store is compared when Raft stores it (recorder.stamp).
+func (st *storage) fork(c *raft.AppendEntriesRequest) position {
+	before := position{c.PrevLogEntry, c.PrevLogTerm}
+	if st.forkedAt(before, markInCall(c.Leader)) {
+		return before
+	}
+	last := st.raft.LastIndex()
+	for _, e := range c.Entries {
+		if at := (position{e.Index, e.Term}); at.index <= last && st.forkedAt(at, decodeMark(e.Extensions)) {
+			return at
+		}
+	}
+	return position{}
 }
 
 // follows reports whether Raft would follow a leader of this term; it refuses the calls of a deposed one. It has to be
@@ -128,12 +153,22 @@ func (st *storage) replaced(end position) error {
 
 // refuseLeader refuses what Raft's present leader wants.
 func (st *storage) refuseLeader(theirs, ours position) error {
-	leader, term := "the leader", uint64(0)
+	leader, term := st.presentLeader()
+	return st.refuse(leader, term, theirs, ours)
+}
+
+// forked refuses an entry of Raft's present leader that continues another log than this one.
+func (st *storage) forked(at position) error {
+	leader, term := st.presentLeader()
+	return st.refuseFork(leader, term, at)
+}
+
+func (st *storage) presentLeader() (id string, term uint64) {
 	if r := st.started.Load(); r != nil {
 		_, id := r.LeaderWithID()
-		leader, term = string(id), r.CurrentTerm()
+		return string(id), r.CurrentTerm()
 	}
-	return st.refuse(leader, term, theirs, ours)
+	return "the leader", 0
 }
 
 // refuse stores that a leader contradicts what was committed here, and ends Run. theirs has term 0 if the
@@ -150,6 +185,17 @@ func (st *storage) refuse(leader string, term uint64, theirs, ours position) err
 	} else {
 		what += fmt.Sprintf("and so not entry %d of term %d, which was committed here", ours.index, ours.term)
 	}
+	return st.contradicted(what)
+}
+
+// refuseFork is refuse for a leader whose log up to an entry is another one than this, though its terms are the same.
+func (st *storage) refuseFork(leader string, term uint64, at position) error {
+	return st.contradicted(fmt.Sprintf("%s leads in term %d, and up to entry %d of term %d its log has other entries "+
+		"than those stored here: two managers have led in one term", leader, term, at.index, at.term))
+}
+
+// contradicted stores a contradiction, and ends Run.
+func (st *storage) contradicted(what string) error {
 	err := st.contradictedError(what)
 	if !st.contradictions.claimed.CompareAndSwap(false, true) {
 		return err

@@ -128,6 +128,70 @@ func TestCommittedEntriesAreKeptAfterARestart(t *testing.T) {
 	}
 }
 
+// TestTwoLeadersOfOneTerm checks three servers of which two commit a write in a term, and then one of these two and the
+// third elect a leader in the same term, because that one continues from a copy of its folder from before its vote.
+// Index and term of the entries are the same in both histories. The server that has the first one does not follow.
+func TestTwoLeadersOfOneTerm(t *testing.T) {
+	dir := need.Memory(t)
+	synctest.Test(t, func(t *testing.T) {
+		h, all := newHub(), make(servers, 3)
+		for i := range all {
+			name := fmt.Sprintf("m%d", i+1)
+			all[i] = &server{t: t, name: name, dir: filepath.Join(dir, name), addr: name, hub: h}
+			all[i].start()
+		}
+		all.bootstrap()
+		all.propose(projector("p", "1"))
+		all.agree()
+		has, forgets, rest := all[0], all[1], all[1:]
+		all.part(h)
+		older := filepath.Join(dir, "older")
+		goBack := func(to string) {
+			for _, s := range rest {
+				if err := errors.Join(os.RemoveAll(s.dir), os.CopyFS(s.dir, os.DirFS(filepath.Join(to, s.name)))); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for _, s := range rest {
+			if err := os.CopyFS(filepath.Join(older, s.name), os.DirFS(s.dir)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		has.start()
+		forgets.start()
+		all[:2].propose(projector("p", "2"))
+		eventually(t, "it has applied the write", func() bool {
+			p := has.fsm.State().Projector("p")
+			return p != nil && p.Admin == "2"
+		})
+		term := all[:2].leader().node.Stats().Term
+		all[:2].part(h)
+		for { // a split vote costs a term
+			goBack(older)
+			for _, s := range rest {
+				s.start()
+			}
+			rest.propose(projector("p", "3"))
+			now := rest.leader().node.Stats().Term
+			if now == term {
+				break
+			}
+			rest.part(h)
+			if now < term {
+				t.Fatalf("the other history is in term %d, this one in %d", now, term)
+			}
+		}
+		has.start()
+		has.refuses(rest, func(err error) {
+			want := fmt.Sprintf("of term %d its log has other entries than those stored here", term)
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("it does not say that two managers have led in term %d: %v", term, err)
+			}
+		})
+	})
+}
+
 // refuses checks that a server ends because it has in its log, as committed, that p is 2, which the rest lack; that it
 // refuses to start again, and that a recovery makes its history the cluster's.
 func (s *server) refuses(rest servers, says func(error)) {

@@ -52,7 +52,7 @@ func (l *links) openTransport() error {
 		refused: make(map[string]string),
 	}
 	l.trans = addressed{disk: l.storage.disk, in: &incoming{calls: make(chan raft.RPC), ended: make(chan struct{})},
-		patience: transportTimeout(l.cfg.Heartbeat), activity: l.activity,
+		patience: transportTimeout(l.cfg.Heartbeat), activity: l.activity, markAt: l.storage.markAt,
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 			Logger:                  l.cfg.Logger.Named("transport"),
 			Stream:                  l.layer,

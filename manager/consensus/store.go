@@ -91,7 +91,7 @@ func (st *storage) openStore() error {
 		}
 		return errors.Join(err, st.store.Close())
 	}
-	st.store.removable, st.snaps.refused = st.removable, st.replaced
+	st.store.removable, st.store.forked, st.snaps.refused = st.removable, st.forked, st.replaced
 	return nil
 }
 
@@ -134,7 +134,7 @@ func (st *storage) serverID() (raft.ServerID, error) {
 // vote in two writes, the term first; recorder stores it in one. Otherwise a disk that fills up between them would
 // leave the new term with the candidate of the previous vote, and the library would take that candidate for the one
 // it has voted for, without a check of the candidate's log. It removes no entry that was committed here and is in no
-// state snapshot (removable).
+// state snapshot (removable). It gives entries their marks, and stores none that continues another log than this one.
 type recorder struct {
 	*raftboltdb.BoltStore
 	voteTerm  uint64 // of the vote about to be stored; owned by Raft's goroutine
@@ -142,6 +142,7 @@ type recorder struct {
 	stop      <-chan struct{}
 	committed *committed                   // nil before openCommitted
 	removable func(low, high uint64) error // nil before Raft runs
+	forked    func(at position) error      // nil before Raft runs
 }
 
 // Close closes the store and the record of what is committed.
@@ -158,6 +159,9 @@ func (r *recorder) StoreLog(log *raft.Log) error { return r.StoreLogs([]*raft.Lo
 
 // StoreLogs implements raft.LogStore.
 func (r *recorder) StoreLogs(logs []*raft.Log) error {
+	if l := r.stamp(logs); l != nil && r.forked != nil {
+		return r.forked(position{l.Index, l.Term})
+	}
 	sealed := make([]raft.Log, len(logs))
 	stored := make([]*raft.Log, len(logs))
 	for i, l := range logs {
@@ -262,8 +266,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // sumBytes is the length of the checksum at the end of a stored entry's extensions.
 const sumBytes = 4
 
-// seal returns the extensions of an entry followed by its checksum over index, term, type, extensions and data. The
-// library keeps extensions as they are, and nothing else in this program uses them.
+// seal returns the extensions of an entry, its mark, followed by its checksum over index, term, type, extensions and
+// data. The library keeps extensions as they are, and passes them on.
 func seal(l *raft.Log) []byte {
 	return binary.LittleEndian.AppendUint32(slices.Clone(l.Extensions), sum(l, l.Extensions))
 }

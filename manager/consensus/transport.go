@@ -49,6 +49,7 @@ type addressed struct {
 	patience time.Duration // how long a pipeline may accept nothing
 	in       *incoming
 	activity *activity
+	markAt   func(position) mark // in the log of this node
 }
 
 // errDiskHangs is returned for calls that a leader with a hung disk does not send.
@@ -64,7 +65,7 @@ func (t addressed) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddre
 	if err != nil {
 		return nil, err
 	}
-	return &pipeline{AppendPipeline: p, disk: t.disk, patience: t.patience, activity: t.activity}, nil
+	return &pipeline{AppendPipeline: p, disk: t.disk, patience: t.patience, activity: t.activity, markAt: t.markAt}, nil
 }
 
 // repeatPause is how long a follower gets no call if nothing is new. The library sends to it again within
@@ -81,6 +82,7 @@ type pipeline struct {
 	disk     *disk
 	patience time.Duration
 	activity *activity
+	markAt   func(position) mark
 	last     lastCall
 }
 
@@ -103,6 +105,7 @@ func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.App
 		return nil, nil //nolint:nilnil // the library looks at the error only
 	}
 	cut(args)
+	stampCall(args, p.markAt)
 	stuck := time.AfterFunc(p.patience, func() { _ = p.Close() }) // the caller sees that it is closed
 	defer stuck.Stop()
 	return p.AppendPipeline.AppendEntries(args, resp)
@@ -126,6 +129,7 @@ func (t addressed) AppendEntries(id raft.ServerID, addr raft.ServerAddress, args
 		return errDiskHangs
 	}
 	cut(args)
+	stampCall(args, t.markAt)
 	return t.NetworkTransport.AppendEntries(id, target(id, addr), args, resp)
 }
 
@@ -142,6 +146,13 @@ func cut(args *raft.AppendEntriesRequest) {
 			args.Entries = args.Entries[:i]
 			return
 		}
+	}
+}
+
+// stampCall puts the mark of the entry before a call's own ones into the call.
+func stampCall(args *raft.AppendEntriesRequest, markAt func(position) mark) {
+	if args.PrevLogEntry > 0 { // not a heartbeat
+		args.Leader = markAt(position{args.PrevLogEntry, args.PrevLogTerm}).toCall()
 	}
 }
 
@@ -166,6 +177,7 @@ func (t addressed) RequestPreVote(id raft.ServerID, addr raft.ServerAddress, arg
 
 func (t addressed) InstallSnapshot(id raft.ServerID, addr raft.ServerAddress, args *raft.InstallSnapshotRequest,
 	resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	args.Leader = t.markAt(position{args.LastLogIndex, args.LastLogTerm}).toCall()
 	return t.NetworkTransport.InstallSnapshot(id, target(id, addr), args, resp, data)
 }
 
