@@ -24,14 +24,18 @@ type incoming struct {
 	ended chan struct{}
 }
 
-// pass passes calls on until close. covers reports whether this node's state, with its snapshot, ends at a position;
-// contradicts returns why a call is refused.
+// pass passes calls on until close, and returns when those that it has refused are answered. covers reports whether
+// this node's state, with its snapshot, ends at a position; contradicts returns why a call is refused. That is answered
+// in a goroutine of its own: the caller may send a state snapshot slowly, or stop. There is one for each connection at
+// the most, which are limited (places.go), and it ends with the connection.
 func (in *incoming) pass(from <-chan raft.RPC, covers func(position) bool, contradicts func(command any) error) {
+	var refusing sync.WaitGroup
+	defer refusing.Wait()
 	for {
 		select {
 		case call := <-from:
 			if err := contradicts(call.Command); err != nil {
-				refuse(call, err)
+				refusing.Go(func() { refuse(call, err) })
 				continue
 			}
 			if a, ok := call.Command.(*raft.AppendEntriesRequest); ok {

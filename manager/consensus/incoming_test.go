@@ -2,9 +2,12 @@ package consensus
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
@@ -70,4 +73,46 @@ func TestARefusedSnapshotIsAnswered(t *testing.T) {
 		t.Errorf("its leader gets %v", err)
 	}
 	contradicted(t, n, fmt.Sprintf("an entry of term %d at %d of its log", r.term+1, r.began))
+}
+
+// TestASlowSenderOfARefusedSnapshot: while the content of a refused state snapshot is still being sent, other calls are
+// passed on; its sender gets the reason at the end of it.
+func TestASlowSenderOfARefusedSnapshot(t *testing.T) {
+	from, in := make(chan raft.RPC), &incoming{calls: make(chan raft.RPC), ended: make(chan struct{})}
+	passed := make(chan struct{})
+	go func() {
+		defer close(passed)
+		in.pass(from, func(position) bool { return false }, func(command any) error {
+			if _, ok := command.(*raft.InstallSnapshotRequest); ok {
+				return ErrContradicted
+			}
+			return nil
+		})
+	}()
+	content, sender := io.Pipe()
+	answer := make(chan raft.RPCResponse, 1)
+	from <- raft.RPC{Command: &raft.InstallSnapshotRequest{}, Reader: content, RespChan: answer}
+	vote := &raft.RequestVoteRequest{}
+	late := time.After(time.Minute)
+	select {
+	case from <- raft.RPC{Command: vote}:
+	case <-late:
+		t.Fatal("a vote waits for the sender of a refused snapshot")
+	}
+	if got := <-in.calls; got.Command != vote {
+		t.Errorf("passed on: %+v", got)
+	}
+	select {
+	case a := <-answer:
+		t.Errorf("answered before its end: %+v", a)
+	default:
+	}
+	if err := sender.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-answer; !errors.Is(a.Error, ErrContradicted) {
+		t.Errorf("its sender is told %v", a.Error)
+	}
+	in.close()
+	<-passed
 }
