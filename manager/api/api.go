@@ -19,7 +19,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -104,15 +103,19 @@ type API struct {
 	// succession makes calls wait for the next leader.
 	succession succession
 	past       *history.Cluster // statistics of the last hour
-	// foreign is the cluster of the last refused node.
-	foreign atomic.Pointer[string]
-	refused refusals
+	refused    refusals
 }
 
 // refusals limits the log lines of refused requests: anyone can cause them, see package loglimit.
 type refusals struct {
 	mu    sync.Mutex
 	lines loglimit.Limiter
+}
+
+func (r *refusals) due(message, addr string, now time.Time) (leftOut int, due bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lines.Due(message, addr, now)
 }
 
 // New returns an API.
@@ -339,10 +342,7 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err er
 	if p.Status == http.StatusUnauthorized && r.Header.Get(HeaderConsole) == "" { // the console shows its own login form
 		w.Header().Set("WWW-Authenticate", `Basic realm="tidemark", Bearer realm="tidemark"`)
 	}
-	a.refused.mu.Lock()
-	leftOut, due := a.refused.lines.Due(string(p.Code), r.RemoteAddr, a.now())
-	a.refused.mu.Unlock()
-	if due {
+	if leftOut, due := a.refused.due(string(p.Code), r.RemoteAddr, a.now()); due {
 		a.cfg.Logger.Info("refused", "request_id", rpc.RequestID(r.Context()), "route", name, "remote", r.RemoteAddr,
 			"status", p.Status, "outcome", p.Code, "left_out", leftOut)
 	}
@@ -358,7 +358,7 @@ const outcomeOK = "OK"
 // answer answers a call here or at the leader, and returns where, and the outcome: the code with which it was refused
 // here, or OK.
 func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bool, outcome string) {
-	err := a.checkCluster(r)
+	err := a.checkCluster(r, a.cfg.Raft.ClusterID())
 	if err == nil {
 		err = rt.checkQuery(r)
 	}
@@ -413,16 +413,16 @@ func (a *API) logWrite(r *http.Request, name string, status int, outcome string,
 		"status", status, "outcome", outcome, "took", took, "from", r.Header.Get(HeaderForwarded))
 }
 
-// checkCluster rejects managers, projectors and indexers of another cluster, and logs that.
-func (a *API) checkCluster(r *http.Request) error {
-	theirs, own := r.Header.Get(rpc.HeaderCluster), a.cfg.Raft.ClusterID()
+// checkCluster rejects managers, projectors and indexers of another cluster than own. The log has a line a minute for
+// each host that has such nodes, whatever clusters they belong to.
+func (a *API) checkCluster(r *http.Request, own string) error {
+	theirs := r.Header.Get(rpc.HeaderCluster)
 	if theirs == "" || own == "" || theirs == own {
 		return nil
 	}
-	if last := a.foreign.Swap(&theirs); last == nil || *last != theirs { // once per foreign cluster in a row
-		a.cfg.Logger.Warn("a request from a node of another cluster was "+
-			"refused", "from", r.RemoteAddr, "cluster", theirs, "this", own,
-			"call", r.Method+" "+rpc.WithoutSecrets(r.URL.Path))
+	if leftOut, due := a.refused.due("of another cluster", r.RemoteAddr, a.now()); due {
+		a.cfg.Logger.Warn("a request from a node of another cluster was refused", "from", r.RemoteAddr, "cluster", theirs,
+			"this", own, "call", r.Method+" "+rpc.WithoutSecrets(r.URL.Path), "left_out", leftOut)
 	}
 	return fmt.Errorf("%w: the caller belongs to cluster %.60s, manager %s to cluster %s", wire.ErrForeignCluster, theirs,
 		a.cfg.Name, own)
