@@ -366,7 +366,7 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bo
 		err = rt.checkHeaders(r)
 	}
 	if err == nil {
-		here, err = a.untilLed(w, r, rt)
+		here, err = a.attempt(w, r, rt)
 	}
 	if err == nil {
 		return here, outcomeOK

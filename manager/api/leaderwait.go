@@ -29,6 +29,16 @@ const (
 // HeaderPrefer is that of RFC 7240: "wait=N" is how many seconds a call may wait for a leader.
 const HeaderPrefer = "Prefer"
 
+// attempt answers a call like untilLed. If a write cannot be stored, the answer comes soon and says why.
+func (a *API) attempt(w http.ResponseWriter, r *http.Request, rt *route) (here bool, err error) {
+	bounded, end := a.whileStorable(r, rt)
+	defer end()
+	if here, err = a.untilLed(w, bounded, rt); err == nil {
+		return here, nil
+	}
+	return here, a.explained(r, rt, a.problem(err))
+}
+
 // untilLed answers a call like once. While there is no leader, as in the moments after a leader's death, a user's
 // call waits for the next leader and is repeated, with the same body.
 func (a *API) untilLed(w http.ResponseWriter, r *http.Request, rt *route) (here bool, err error) {

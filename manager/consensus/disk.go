@@ -30,6 +30,12 @@ const (
 	maxHandOn   = 5 * time.Minute
 )
 
+// Beginnings of the faults with which a manager stores nothing.
+const (
+	DiskFails = "disk fails"
+	DiskHangs = "disk hangs"
+)
+
 // probeKey is the key of the write that probes a disk.
 var probeKey = []byte("tidemark-disk-probe")
 
@@ -146,7 +152,7 @@ func (d *disk) state() Disk {
 	s := Disk{FreeBytes: d.free, TotalBytes: d.total, LastWrite: d.last}
 	if longest := d.longest(); longest >= slowRow*d.cfg.SlowWrite {
 		s.LastWrite = longest
-		s.Faults = append(s.Faults, fmt.Sprintf("disk hangs: a write to %s has been pending for %v", d.cfg.Dir,
+		s.Faults = append(s.Faults, fmt.Sprintf(DiskHangs+": a write to %s has been pending for %v", d.cfg.Dir,
 			longest.Round(time.Millisecond)))
 	} else if d.slowNow {
 		s.Faults = append(s.Faults, fmt.Sprintf("disk slow: writes to %s take %v or more, the last took %v",
@@ -154,7 +160,7 @@ func (d *disk) state() Disk {
 			d.last.Round(time.Millisecond)))
 	}
 	if d.failure != nil {
-		s.Faults = append(s.Faults, fmt.Sprintf("disk fails: %s: %v", d.cfg.database(), d.failure))
+		s.Faults = append(s.Faults, fmt.Sprintf(DiskFails+": %s: %v", d.cfg.database(), d.failure))
 	}
 	if d.total > 0 && d.free < d.cfg.MinFree {
 		s.Faults = append(s.Faults, fmt.Sprintf("disk low: %d bytes are free under %s, want at least %d (--min-free-bytes)",
