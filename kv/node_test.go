@@ -381,7 +381,12 @@ func TestFullDisk(t *testing.T) {
 	}
 	c.want(request(mcbp.OpGet, 0, nil, []byte("k0"), nil), mcbp.StatusOK)
 	c.want(request(mcbp.OpGet, 0, nil, fmt.Append(nil, "k", acked), nil), mcbp.StatusKeyNotFound)
-	wantUnready(t, n, rpc.Reason{Code: reasonDisk, Detail: "bucket world cannot be written: make room on the disk"})
+	if at := n.reasons(); len(at) != 1 || !strings.HasPrefix(at[0].Detail, "bucket world accepts no documents: ") &&
+		at[0].Detail != "bucket world cannot be written: make room on the disk" { // if write errors are injected
+		t.Errorf("its reasons are %+v", at)
+	} else {
+		wantUnready(t, n, at[0])
+	}
 	freeUp()
 	deadline := time.Now().Add(testTimeout)
 	for {
@@ -434,6 +439,60 @@ func httpGet(t *testing.T, n *Node, path string) (int, string) {
 		t.Fatal(err)
 	}
 	return r.StatusCode, string(body)
+}
+
+// gatedFile is a log file whose writes wait for a gate, if there is one.
+type gatedFile struct {
+	seglog.File
+	gate *atomic.Pointer[chan struct{}]
+	held *atomic.Int64
+}
+
+func (f *gatedFile) Write(b []byte) (int, error) {
+	if g := f.gate.Load(); g != nil {
+		f.held.Add(1)
+		<-*g
+	}
+	return f.File.Write(b)
+}
+
+// TestADiskThatHangs: while a write to the disk does not come back, the node says so in its readiness and, for the
+// doctor, in its statistics, and serves documents.
+func TestADiskThatHangs(t *testing.T) {
+	var gate atomic.Pointer[chan struct{}]
+	var held atomic.Int64
+	config, now := testConfig(t.TempDir()), newClock()
+	config.Now = now.now
+	config.WrapFile = func(f seglog.File) seglog.File { return &gatedFile{f, &gate, &held} }
+	n, _ := runNode(t, config)
+	c, writer := login(t, n.MemcachedAddr()), login(t, n.MemcachedAddr())
+	c.want(setFrame(0, "k", "1"), mcbp.StatusOK)
+	goOn := make(chan struct{})
+	gate.Store(&goOn)
+	writer.send(setFrame(0, "k2", "1"))
+	for end := time.Now().Add(testTimeout); held.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no write reaches the disk")
+		}
+	}
+	now.add(time.Minute)
+	if at := n.reasons(); len(at) != 1 || at[0].Code != reasonDisk ||
+		!strings.Contains(at[0].Detail, "bucket world cannot be written at the moment: its disk has not answered for ") {
+		t.Errorf("its reasons are %+v", at)
+	}
+	if said := c.stats("")[mcbp.StatDiskTrouble]; !strings.Contains(said, "its disk has not answered for ") {
+		t.Errorf("its statistics say: %q", said)
+	}
+	c.want(request(mcbp.OpGet, 0, nil, []byte("k"), nil), mcbp.StatusOK)
+	gate.Store(nil)
+	close(goOn)
+	if a := writer.read(); a.Status() != mcbp.StatusOK {
+		t.Errorf("afterwards the write is answered %v", a.Status())
+	}
+	wantUnready(t, n)
+	if said, is := c.stats("")[mcbp.StatDiskTrouble]; is {
+		t.Errorf("afterwards its statistics say: %q", said)
+	}
 }
 
 // wantUnready checks that /readyz reports exactly these reasons, or readiness if there are none, while /healthz is

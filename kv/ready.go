@@ -44,12 +44,8 @@ func (n *Node) reasons() (all []rpc.Reason) {
 		}
 	}
 	for _, b := range n.loadedBuckets() {
-		switch {
-		case b.store.Unsynced():
-			add(reasonDisk, "a sync of bucket %s has failed, and writes are refused until all its documents are in new files: "+
-				"check the disk; the node's log names the file", b.name)
-		case b.store.Failing():
-			add(reasonDisk, "bucket %s cannot be written: make room on the disk", b.name)
+		if trouble := b.store.DiskTrouble(); trouble != "" {
+			add(reasonDisk, "bucket %s %s", b.name, trouble)
 		}
 	}
 	return all

@@ -327,7 +327,7 @@ func (q *questions) statistics(ctx context.Context) {
 	f.generalErr = q.stat(ctx, "", func(key []byte) bool {
 		switch string(key) {
 		case statTime, statBucketType, statEviction, statFullPolicy, statDegraded, statWarmup, statPurgeAge,
-			statEphemeralPurgeAge:
+			statEphemeralPurgeAge, mcbp.StatDiskTrouble:
 			return true
 		}
 		return false

@@ -34,8 +34,8 @@ func judgeEach(p *reporter, all []*facts, o Options) {
 		check string
 		judge func(*facts) (finding, bool)
 	}{
-		{checkBucket, bucketKind}, {checkWarmup, warmup}, {checkVersion, versionOf}, {checkFeatures, features},
-		{checkDCP, dcp}, {checkSeqnos, seqnos}, {checkStats, statistics}, {checkPurge, purge},
+		{checkBucket, bucketKind}, {checkWarmup, warmup}, {checkDisk, disk}, {checkVersion, versionOf},
+		{checkFeatures, features}, {checkDCP, dcp}, {checkSeqnos, seqnos}, {checkStats, statistics}, {checkPurge, purge},
 		{checkClock, clocks(o.Now())}, {checkCollections, collections}, {checkReads, reads},
 	}
 	for _, j := range judges {
@@ -235,6 +235,15 @@ func warmup(f *facts) (finding, bool) {
 			true
 	}
 	return finding{result: OK, seen: "it has its documents"}, true
+}
+
+// disk judges the disk of a node of the embedded KV; other engines do not report it here.
+func disk(f *facts) (finding, bool) {
+	trouble := f.stats.general[mcbp.StatDiskTrouble]
+	if f.err != nil || f.stats.generalErr != nil || trouble == "" {
+		return finding{}, false
+	}
+	return finding{Warning, "the bucket " + trouble, "indexes keep up with what it has; see the log of this node"}, true
 }
 
 // versionOf judges the version of the engine.

@@ -126,6 +126,9 @@ func TestJudgements(t *testing.T) {
 		{"warms up", checkWarmup, Warning, "still reading", func(f *facts) { f.stats.general[statDegraded] = "true" }},
 		{"warms up, reported differently", checkWarmup, Warning,
 			"still reading", func(f *facts) { f.stats.general[statWarmup] = "running" }},
+		{"a disk that is almost full", checkDisk, Warning, "the bucket accepts no documents: 9 bytes", func(f *facts) {
+			f.stats.general[mcbp.StatDiskTrouble] = "accepts no documents: 9 bytes"
+		}},
 		{"old", checkVersion, Fails, "4.6.5", func(f *facts) { f.version = "4.6.5-4742" }},
 		{"of the future", checkVersion, Warning, "newer than", func(f *facts) { f.version = "9.0.0-1" }},
 		{"odd version", checkVersion, OK, "unknown engine line", func(f *facts) { f.version = "unknown" }},

@@ -181,6 +181,7 @@ func topics() []topic {
 			"indexes follow the vbuckets of a bucket; documents that a bucket loses at a restart of a node are rolled back in " +
 				"its indexes"},
 		{checkWarmup, "a node that is still reading its documents refuses streams"},
+		{checkDisk, "a node that cannot write refuses changes, or lets them wait, and so there is nothing new to index"},
 		{checkVersion, "lines of engines behave differently (docs/couchbase.md)"},
 		{checkFeatures, "they are negotiated on each connection"},
 		{checkMap, "it lists which node has which vbucket, and the node's address"},
@@ -205,6 +206,7 @@ const (
 	checkTLS         = "tls"
 	checkBucket      = "bucket"
 	checkWarmup      = "warmup"
+	checkDisk        = "disk"
 	checkVersion     = "version"
 	checkFeatures    = "features"
 	checkMap         = "map"

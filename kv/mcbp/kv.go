@@ -384,3 +384,7 @@ func (m WithMeta) AppendExtras(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, m.CAS)
 	return binary.BigEndian.AppendUint32(dst, m.Options)
 }
+
+// StatDiskTrouble is the statistic in which a node of the embedded KV says what is wrong with a bucket's disk. It is
+// there only if something is.
+const StatDiskTrouble = "tidemark_disk_trouble"

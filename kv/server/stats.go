@@ -201,6 +201,9 @@ func (c *conn) statAll(emit func(key, value string)) {
 	number("ep_tmp_oom_errors", counters.NoMemory.Load())
 	number("ep_db_file_size", b.DiskBytes())
 	number("ep_db_data_size", b.LiveBytes())
+	if trouble := b.DiskTrouble(); trouble != "" {
+		emit(mcbp.StatDiskTrouble, trouble)
+	}
 	number("dcp_open_requests", counters.DCPOpens.Load())
 	number("dcp_stream_requests", counters.StreamRequests.Load())
 }

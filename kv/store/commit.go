@@ -71,8 +71,10 @@ func (t *Ticket) Size() int {
 // writes it for all. Lock order: writeMu, then a vbucket's lock, then mu.
 type committer struct {
 	log     *seglog.Log
+	space   *space
 	now     func() time.Time
 	onWrite func(bytes int, took time.Duration, err error)
+	writing pendingSince
 
 	writeMu sync.Mutex // held by the goroutine that writes
 
@@ -89,8 +91,8 @@ type committer struct {
 	failures atomic.Uint64 // number of writes that were taken back
 }
 
-func newCommitter(log *seglog.Log, now func() time.Time) *committer {
-	c := &committer{log: log, now: now}
+func newCommitter(log *seglog.Log, room *space, now func() time.Time) *committer {
+	c := &committer{log: log, space: room, now: now}
 	c.cur = c.newTicket()
 	return c
 }
@@ -114,6 +116,9 @@ func (c *committer) appendDoc(vb *VBucket, doc, prev *Doc) (*Ticket, error) {
 	}
 	if c.unsynced != nil {
 		return nil, c.unsynced
+	}
+	if err := c.space.refuses(doc.Deleted || doc.Collection == SystemCollection); err != nil {
+		return nil, err
 	}
 	t := c.cur
 	t.buf = appendDoc(t.buf, vb.id, doc)
@@ -200,7 +205,10 @@ func (c *committer) flush(t *Ticket) {
 	c.cur = c.newTicket()
 	c.mu.Unlock()
 	started := c.now()
+	c.writing.begin(started)
 	_, err := c.log.Write(t.buf)
+	c.space.look()
+	c.writing.end()
 	if c.onWrite != nil {
 		c.onWrite(len(t.buf), c.now().Sub(started), err)
 	}

@@ -11,13 +11,19 @@ import (
 
 // Compact removes garbage from the log, oldest segment first: records that are still needed are appended again, then
 // the segment is dropped. It runs while more than half of the log (and more than compactionSlack segments) is
-// garbage, so that on average each written byte is rewritten at most about once. Tombstones are purged only in the
-// oldest segment: there no older version of their key can reappear.
+// garbage, so that on average each written byte is rewritten at most about once; on a disk that is almost full, while a
+// segment and an eighth of what is needed are garbage. Tombstones are purged only in the oldest segment: there no older
+// version of their key can reappear.
 func (b *Bucket) Compact(ctx context.Context) error {
 	for ctx.Err() == nil {
+		b.commit.space.look() // others may fill the disk, or free it
 		sealed := b.log.Sealed()
 		size, live := b.log.Size(), b.liveBytes.Load()
-		if len(sealed) == 0 || size <= 2*live+compactionSlack*b.opts.SegmentBytes {
+		most := 2*live + compactionSlack*b.opts.SegmentBytes
+		if b.commit.space.low() {
+			most = min(most, live+live/8+b.opts.SegmentBytes)
+		}
+		if len(sealed) == 0 || size <= most {
 			return nil
 		}
 		if err := b.compactSegment(ctx, sealed[0], b.opts.PurgeAfter); err != nil {

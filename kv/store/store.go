@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -25,6 +26,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/internal/diskspace"
 	"tidemark/kv/seglog"
 )
 
@@ -36,7 +38,7 @@ var (
 	ErrExists = errors.New("document exists or has another cas")
 	// ErrNotMyVBucket: this node does not serve the vbucket.
 	ErrNotMyVBucket = errors.New("not my vbucket")
-	// ErrTemporary: the log could not be written (a full disk); nothing was changed, retry later.
+	// ErrTemporary: the log could not be written (a full disk, or almost full); nothing was changed, retry later.
 	ErrTemporary = errors.New("the write cannot be stored now, try again later")
 	// ErrSealed: the vbucket is being handed over; for clients it is an ErrTemporary.
 	ErrSealed = fmt.Errorf("%w: the vbucket is being handed over", ErrTemporary)
@@ -110,6 +112,8 @@ type Options struct {
 	Gaps bool
 	// WrapFile, when set, wraps the log's files (fault injection).
 	WrapFile func(seglog.File) seglog.File
+	// Room, when set, measures the disk in place of diskspace.Of.
+	Room func(dir string) (diskspace.Space, error)
 }
 
 // Bucket is an open bucket.
@@ -123,8 +127,10 @@ type Bucket struct {
 	pinLimit  int64
 	failing   atomic.Bool // the last write failed
 	unsynced  atomic.Bool // the last sync failed, and not everything has been rewritten yet
-	syncing   sync.Mutex  // held during a sync and the handling of its result
-	skip      int         // rounds of Run before the rewrite is retried; backoff is the last number of rounds
+	hung      atomic.Bool // the log says that the disk hangs
+	syncs     pendingSince
+	syncing   sync.Mutex // held during a sync and the handling of its result
+	skip      int        // rounds of Run before the rewrite is retried; backoff is the last number of rounds
 	backoff   int
 	nextPurge time.Time // time of the next search for tombstones; owned by Run
 	stats     Counters
@@ -149,6 +155,12 @@ func Open(opts Options) (*Bucket, seglog.Report, error) {
 			listeners: map[Listener]struct{}{}})
 		b.vbs[i].collections = newCollections()
 	}
+	if err := os.MkdirAll(opts.Dir, 0o700); err != nil { // whose disk is measured
+		return nil, seglog.Report{}, fmt.Errorf("bucket %q: make log folder: %w", opts.Name, err)
+	}
+	room, segment := newSpace(opts.Dir, opts.SegmentBytes, opts.Room)
+	opts.SegmentBytes = segment
+	b.opts = opts
 	log, report, err := seglog.Open(seglog.Options{
 		Dir: opts.Dir, Identity: identity(opts), SegmentBytes: opts.SegmentBytes, Wrap: opts.WrapFile,
 	}, b.replay)
@@ -156,7 +168,7 @@ func Open(opts Options) (*Bucket, seglog.Report, error) {
 		return nil, report, fmt.Errorf("bucket %q: %w", opts.Name, err)
 	}
 	b.log = log
-	b.commit = newCommitter(log, opts.Now)
+	b.commit = newCommitter(log, room, opts.Now)
 	b.commit.onWrite = b.wrote
 	if err := b.begin(report); err != nil {
 		_ = log.Close(false)
@@ -216,9 +228,6 @@ func (b *Bucket) LiveBytes() int64 { return b.liveBytes.Load() }
 // Failing reports whether the last write to the log, or its sync, failed.
 func (b *Bucket) Failing() bool { return b.failing.Load() || b.unsynced.Load() }
 
-// Unsynced reports whether a sync has failed and not everything has been rewritten yet.
-func (b *Bucket) Unsynced() bool { return b.unsynced.Load() }
-
 // Quota returns the quota that the bucket shares with the other buckets of its node.
 func (b *Bucket) Quota() *Quota { return b.quota }
 
@@ -259,6 +268,7 @@ func (b *Bucket) Run(ctx context.Context) error {
 	var g errgroup.Group
 	g.Go(func() error { b.every(ctx, func() { _ = b.sync() }); return nil }) // retried, see keep
 	g.Go(func() error { b.every(ctx, func() { b.keep(ctx) }); return nil })
+	g.Go(func() error { b.every(ctx, b.watch); return nil }) // while the others hang with the disk
 	return g.Wait()
 }
 
@@ -296,7 +306,9 @@ func (b *Bucket) keep(ctx context.Context) {
 func (b *Bucket) sync() error {
 	b.syncing.Lock()
 	defer b.syncing.Unlock()
+	b.syncs.begin(b.now())
 	err := b.log.Sync()
+	b.syncs.end()
 	if err == nil {
 		return nil
 	}

@@ -106,7 +106,7 @@ func TestFailedSyncIsRepaired(t *testing.T) {
 				!errors.Is(err, seglog.ErrUnsynced) || !errors.Is(err, syscall.EIO) {
 				t.Errorf("a write meanwhile: %v", err)
 			}
-			if !w.b.Failing() || !w.b.Unsynced() {
+			if !w.b.Failing() || !w.b.unsynced.Load() {
 				t.Error("it does not say that something is wrong")
 			}
 			if r, err := w.b.VBucket(0).Get([]byte("k2")); err != nil || string(r.Doc.Value) != "1" {
