@@ -196,11 +196,13 @@ func (k *Bucket) keepMarks() {
 
 // ended records that a batch or purge has been written.
 func (k *Bucket) ended(u *underway) {
-	if u.Batch != nil {
-		k.node.Metrics.batch(u.Batch.Kind, k.node.Now().Sub(u.began))
-		if !u.leaves { // otherwise a writer may still be reading it
-			k.spreaders.Give(u.spreader)
-		}
+	if u.Batch == nil {
+		k.work.Purged(u.Purge, int(u.purged.Load()))
+		return
+	}
+	k.node.Metrics.batch(u.Batch.Kind, k.node.Now().Sub(u.began))
+	if !u.leaves { // otherwise a writer may still be reading it
+		k.spreaders.Give(u.spreader)
 	}
 	k.rowsGone(u)
 	k.announce(k.work.Ended(u.Handed, u.missed()...))

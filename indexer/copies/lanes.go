@@ -306,6 +306,7 @@ type underway struct {
 	known  []atomic.Bool // by number of the copy: its task has ended or was given up
 	failed []atomic.Bool // by number of the copy: its task failed
 	leaves bool          // a task was given up, and its writer may still be running; owned by the loop
+	purged atomic.Int32  // of a purge: how many of its vbuckets are done, -1 if the copy could not be written to
 
 	spread   sync.Once
 	spreader *packed.Spreader
@@ -330,6 +331,7 @@ func (u *underway) share(k *Bucket, at int) *packed.Share {
 func newUnderway(h *core.Handed, began time.Time, tasks int) *underway {
 	u := &underway{Handed: h, began: began, known: make([]atomic.Bool, tasks), failed: make([]atomic.Bool, tasks)}
 	u.left.Store(int32(tasks))
+	u.purged.Store(-1)
 	return u
 }
 
@@ -406,6 +408,15 @@ func (k *Bucket) handPurge(h *core.Handed) {
 	k.lanes.give(k.lane(h.Purge.Copy), task{of: u, class: serving, idle: true})
 }
 
+// purge removes the tombstones of a purge's first vbuckets.
+func (u *underway) purge(ctx context.Context, s *storage.Slice) error {
+	done, err := s.PurgeTombstones(ctx, u.Purge.VBuckets)
+	if err == nil {
+		u.purged.Store(int32(done))
+	}
+	return err
+}
+
 // doTask does a copy's part of a batch or purge and reports to the loop what is complete now.
 func (k *Bucket) doTask(ctx context.Context, n *lane, t task) {
 	u := t.of
@@ -413,7 +424,7 @@ func (k *Bucket) doTask(ctx context.Context, n *lane, t task) {
 	if !n.lost.Load() {
 		o = k.toLane(ctx, n, health.Hangs, func() error {
 			if u.Batch == nil {
-				return n.slice.PurgeTombstones(ctx, uint16(u.Purge.VBucket))
+				return u.purge(ctx, n.slice)
 			}
 			return k.writeCopy(ctx, u, t.at, n.slice)
 		})
@@ -424,6 +435,7 @@ func (k *Bucket) doTask(ctx context.Context, n *lane, t task) {
 	switch {
 	case o.again != nil:
 		n.lost.Store(true)
+		u.purged.Store(0) // the reopened copy has another lane, in which all of it is done
 		k.result(ctx, result{reopened: n})
 	case o.shut && !n.lost.Swap(true):
 		k.revive(ctx, n)

@@ -12,13 +12,14 @@ import (
 // MaxStability bounds the stability timestamps in flight. The coordinator leaves as many unacknowledged.
 const MaxStability = 4
 
-// Purge removes the tombstones of one vbucket of one copy.
+// Purge removes the tombstones of vbuckets of one copy.
 type Purge struct {
-	Copy    index.CopyID
-	VBucket int
+	Copy     index.CopyID
+	VBuckets []uint16 // ascending
 }
 
-// Handed is a batch or purge that was handed out to be written. It is in flight until Work.Ended.
+// Handed is a batch or purge that was handed out to be written. A batch is in flight until Work.Ended, a purge until
+// Work.Purged.
 type Handed struct {
 	Batch    *ingest.Batch // nil for a purge
 	Purge    Purge
@@ -60,16 +61,16 @@ type Work struct {
 	look      bool // something may have become possible since Next last found nothing
 	restoring bool
 	pending   []ingest.Work
-	inFlight  []*Handed            // batches in flight, in the order in which they were handed out
-	purges    []Purge              // useless tombstones, removed when there is nothing else to write
-	purgesOf  map[index.CopyID]int // number of entries of purges per copy
+	inFlight  []*Handed                 // batches in flight, in the order in which they were handed out
+	purges    map[index.CopyID][]uint16 // vbuckets with useless tombstones, removed when there is nothing else to write
+	turns     []index.CopyID            // the copies in purges, in turn
 	purging   bool
 	unmark    map[index.CopyID]bool // copies that Clean has to check for remaining tombstones
 }
 
 // NewWork returns the Work of a bucket that has nothing in flight.
 func NewWork(st *Bucket) *Work {
-	return &Work{st: st, purgesOf: map[index.CopyID]int{}, unmark: map[index.CopyID]bool{}}
+	return &Work{st: st, purges: map[index.CopyID][]uint16{}, unmark: map[index.CopyID]bool{}}
 }
 
 // Look records that something may have become possible.
@@ -179,37 +180,49 @@ func (w *Work) room(l Limits) ingest.Room {
 	return r
 }
 
-// purge returns the next removal of tombstones if nothing else is to be written. Tombstones that a side stream needs
-// again stay until that stream has ended.
+// purge returns the next removal of tombstones if nothing else is to be written: those of all vbuckets of a copy that
+// are due. Tombstones that a side stream needs again stay until that stream has ended.
 func (w *Work) purge() *Handed {
-	for len(w.purges) > 0 && len(w.inFlight) == 0 && !w.purging {
-		p := w.purges[0]
-		w.purges = w.purges[1:]
-		if w.purgesOf[p.Copy]--; w.purgesOf[p.Copy] == 0 {
-			delete(w.purgesOf, p.Copy)
-		}
-		switch pos, ok := w.st.Position(p.Copy, p.VBucket); {
-		case !ok:
-		case pos.Whole():
+	for len(w.turns) > 0 && len(w.inFlight) == 0 && !w.purging {
+		id := w.turns[0]
+		due := w.purges[id]
+		w.turns = w.turns[1:]
+		delete(w.purges, id)
+		slices.Sort(due)
+		due = slices.DeleteFunc(slices.Compact(due), func(vb uint16) bool { return !w.useless(id, int(vb)) })
+		if len(due) > 0 {
 			w.purging = true
-			return &Handed{Purge: p}
-		default:
-			w.st.HoldsTombstones(p.Copy, p.VBucket)
+			return &Handed{Purge: Purge{id, due}}
 		}
 	}
 	return nil
 }
 
-// addPurge schedules the removal of a vbucket's tombstones for when there is nothing else to write.
-func (w *Work) addPurge(p Purge) {
-	w.purges = append(w.purges, p)
-	w.purgesOf[p.Copy]++
+// useless reports whether a copy needs no tombstones in a vbucket. If it does, a flush that leaves the vbucket whole
+// schedules their removal again.
+func (w *Work) useless(id index.CopyID, vb int) bool {
+	pos, ok := w.st.Position(id, vb)
+	if ok && !pos.Whole() {
+		w.st.HoldsTombstones(id, vb)
+	}
+	return ok && pos.Whole()
+}
+
+// addPurge schedules the removal of vbuckets' tombstones for when there is nothing else to write.
+func (w *Work) addPurge(id index.CopyID, vbuckets ...uint16) {
+	if len(vbuckets) == 0 {
+		return
+	}
+	if len(w.purges[id]) == 0 {
+		w.turns = append(w.turns, id)
+	}
+	w.purges[id] = append(w.purges[id], vbuckets...)
 }
 
 // PurgeAll schedules the removal of the tombstones of all vbuckets of a copy.
 func (w *Work) PurgeAll(id index.CopyID) {
 	for vb := range w.st.vbuckets {
-		w.addPurge(Purge{id, vb})
+		w.addPurge(id, uint16(vb))
 	}
 }
 
@@ -217,8 +230,8 @@ func (w *Work) PurgeAll(id index.CopyID) {
 // is wrong with its store. It uses a purge of vbucket 0, which needs that vbucket to be whole; if it is not, the copy
 // gets batches of its side stream anyway.
 func (w *Work) Stir(id index.CopyID) {
-	if w.purgesOf[id] == 0 {
-		w.addPurge(Purge{Copy: id})
+	if len(w.purges[id]) == 0 {
+		w.addPurge(id, 0)
 	}
 }
 
@@ -229,14 +242,21 @@ func (w *Work) Served(h *Handed, failed ...index.CopyID) []Completion {
 	return w.complete()
 }
 
-// Ended records that a batch or purge has been written, except to the copies that failed. It returns the completions
-// that are due now.
-func (w *Work) Ended(h *Handed, failed ...index.CopyID) []Completion {
-	if h.Batch == nil {
-		w.purging = false
-		w.unmark[h.Purge.Copy] = true
-		return nil
+// Purged records that the first done vbuckets of a purge have no tombstones any more; the others are due again. If
+// done is negative, the copy could not be written to. Such a copy, and one that was removed meanwhile, stays marked: it
+// is searched again when it comes back.
+func (w *Work) Purged(p Purge, done int) {
+	w.purging = false
+	if _, here := w.st.Position(p.Copy, 0); done < 0 || !here {
+		return
 	}
+	w.unmark[p.Copy] = true
+	w.addPurge(p.Copy, p.VBuckets[done:]...)
+}
+
+// Ended records that a batch has been written, except to the copies that failed. It returns the completions that are
+// due now.
+func (w *Work) Ended(h *Handed, failed ...index.CopyID) []Completion {
 	h.served, h.done, h.failed = true, true, failed
 	return w.complete()
 }
@@ -280,7 +300,7 @@ func (w *Work) schedulePurges(t *ingest.Batch) {
 		c := &t.Copies[i]
 		for n := range c.Parts {
 			if p := &c.Parts[n]; p.PurgeTombstones {
-				w.addPurge(Purge{c.ID, p.VBucket})
+				w.addPurge(c.ID, uint16(p.VBucket))
 			}
 		}
 	}
@@ -293,7 +313,7 @@ func (w *Work) Clean() (clean []index.CopyID) {
 		return nil
 	}
 	for id := range w.unmark {
-		if w.purgesOf[id] == 0 && !w.st.Tombstones(id) { // otherwise the next purge marks it again
+		if len(w.purges[id]) == 0 && !w.st.Tombstones(id) { // otherwise the next purge marks it again
 			clean = append(clean, id)
 		}
 	}
@@ -316,6 +336,7 @@ func (w *Work) Deleting(id index.CopyID) bool {
 // Remove releases a copy. Batches in flight do not count for a later copy of the same id.
 func (w *Work) Remove(id index.CopyID) {
 	w.st.Remove(id)
+	delete(w.unmark, id)
 	w.forget(id)
 	w.exclude(id)
 }

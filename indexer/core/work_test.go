@@ -154,10 +154,14 @@ func TestRestoresWaitForWritesInFlight(t *testing.T) {
 // flight, which has them in order; a range that follows a restore stays behind it.
 func TestRangeDeletionsOfACopyAreBatched(t *testing.T) {
 	w := newWorked(t)
-	taken := func(of ...Purge) {
+	type part struct {
+		copy    index.CopyID
+		vbucket int
+	}
+	taken := func(of ...part) {
 		t.Helper()
 		for _, p := range of {
-			if !w.st.Retake(p.Copy, p.VBucket) {
+			if !w.st.Retake(p.copy, p.vbucket) {
 				t.Fatalf("%+v cannot be taken anew", p)
 			}
 		}
@@ -179,9 +183,9 @@ func TestRangeDeletionsOfACopyAreBatched(t *testing.T) {
 		}
 		return s.Handed
 	}
-	taken(Purge{10, 1}, Purge{20, 0}, Purge{10, 0}, Purge{20, 1}, Purge{10, 1})
+	taken(part{10, 1}, part{20, 0}, part{10, 0}, part{20, 1}, part{10, 1})
 	first := handed(10, 1, 0, 1)
-	taken(Purge{20, 0})
+	taken(part{20, 0})
 	second := handed(20, 0, 1, 0)
 	log := timestamp.FailoverLog{{VBUUID: 8, Seqno: 1}, {VBUUID: 7}}
 	w.st.CarryOut(&wire.RollbackRequest{RollbackID: 3, Incarnation: index.Incarnation{Counter: 1},
@@ -194,30 +198,87 @@ func TestRangeDeletionsOfACopyAreBatched(t *testing.T) {
 	}
 }
 
-// TestPurges: tombstones are removed when nothing else is to be written, one vbucket at a time, if the copy is whole;
-// the copy is clean when all are gone.
+// purges hands out the next removal of tombstones, which must be of these vbuckets of a copy.
+func (w *worked) purges(id index.CopyID, vbuckets ...uint16) Purge {
+	w.t.Helper()
+	s := w.w.Next(wide)
+	if s.Handed == nil || s.Handed.Batch != nil || s.Handed.Purge.Copy != id ||
+		!slices.Equal(s.Handed.Purge.VBuckets, vbuckets) {
+		w.t.Fatalf("next is %+v, want a purge of vbuckets %v of copy %d", s.Handed, vbuckets, id)
+	}
+	return s.Handed.Purge
+}
+
+// clean checks which copies are clean.
+func (w *worked) clean(when string, want ...index.CopyID) {
+	w.t.Helper()
+	if clean := w.w.Clean(); !slices.Equal(clean, want) {
+		w.t.Errorf("%s clean: %v, want %v", when, clean, want)
+	}
+}
+
+// TestPurges: tombstones are removed when nothing else is to be written, those of all vbuckets that are due at a time,
+// each once, if the copy is whole; what a purge leaves comes again; the copy is clean when all are gone.
 func TestPurges(t *testing.T) {
 	w := newWorked(t)
 	w.w.PurgeAll(10)
 	w.w.PurgeAll(99) // of a copy that is not here
+	w.w.PurgeAll(10)
 	w.promote()
 	h := w.takes()
 	w.nothing("while a batch is under way")
 	w.w.Ended(h)
-	for vb := range 2 {
-		s := w.w.Next(wide)
-		if s.Handed == nil || s.Handed.Batch != nil || s.Handed.Purge != (Purge{10, vb}) {
-			t.Fatalf("next is %+v, want a purge of vbucket %d", s, vb)
-		}
-		w.nothing("while a purge is under way")
-		if len(w.w.Clean()) > 0 {
-			t.Error("it is clean while a purge is under way")
-		}
-		w.w.Ended(s.Handed)
-		if clean := w.w.Clean(); vb == 1 && !slices.Equal(clean, []index.CopyID{10}) || vb == 0 && len(clean) > 0 {
-			t.Errorf("after vbucket %d clean: %v", vb, clean)
-		}
+	p := w.purges(10, 0, 1)
+	w.nothing("while a purge is under way")
+	w.clean("while a purge is under way")
+	w.w.Purged(p, 1)
+	w.clean("with one vbucket left")
+	w.w.Purged(w.purges(10, 1), 0) // the copy was reopened
+	w.clean("after one that did nothing")
+	w.w.Purged(w.purges(10, 1), 1)
+	w.clean("after all", 10)
+	w.nothing("at the end")
+}
+
+// TestPurgesLeaveWhatIsNeeded: tombstones stay in a vbucket whose side stream has not ended, also if that has begun
+// since they were due; they go when it has ended.
+func TestPurgesLeaveWhatIsNeeded(t *testing.T) {
+	w := newWorked(t)
+	w.w.PurgeAll(10) // vbucket 0 is at 50
+	w.w.Purged(w.purges(10, 0, 1), 1)
+	begin := keyversion.Begin{Start: 70, Log: timestamp.FailoverLog{{VBUUID: 7}}, Copies: []index.CopyID{10, 11, 20}}
+	if v := w.st.Accept(ingest.Source{Connection: 2}, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: 1,
+		Begin: &begin}); v != ingest.Taken {
+		t.Fatalf("BEGIN at 70: %v", v)
 	}
+	if pos, _ := w.st.Position(10, 1); pos.Whole() {
+		t.Fatalf("vbucket 1 lacks nothing at %+v", pos)
+	}
+	w.w.PurgeAll(10)
+	w.w.Purged(w.purges(10, 0), 1)
+	w.nothing("while vbucket 1 needs them")
+	w.clean("while vbucket 1 needs them")
+	if !w.st.Tombstones(10) {
+		t.Error("it holds no tombstones")
+	}
+}
+
+// TestPurgesOfWhatIsNotHere: a copy that could not be written to, or was removed meanwhile, is not clean: it may have
+// tombstones when it comes back.
+func TestPurgesOfWhatIsNotHere(t *testing.T) {
+	w := newWorked(t)
+	for _, id := range []index.CopyID{10, 11} {
+		w.w.PurgeAll(id)
+	}
+	w.w.Purged(w.purges(10, 0, 1), -1)
+	p := w.purges(11, 0, 1)
+	w.w.Remove(11)
+	w.w.Purged(p, 2)
+	w.clean("after both")
+	w.w.PurgeAll(20)
+	w.w.Purged(w.purges(20, 0, 1), 2)
+	w.w.Remove(20)
+	w.clean("after the third")
 	w.nothing("at the end")
 }
 
@@ -233,11 +294,7 @@ func TestStir(t *testing.T) {
 	}
 	w.nothing("while a stability timestamp is under way")
 	w.w.Ended(h)
-	s := w.w.Next(wide)
-	if s.Handed == nil || s.Handed.Batch != nil || s.Handed.Purge.Copy != 10 {
-		t.Fatalf("next is %+v, want one of copy 10", s)
-	}
-	w.w.Ended(s.Handed)
+	w.w.Purged(w.purges(10, 0), 1)
 	w.nothing("after it")
 }
 
@@ -245,31 +302,27 @@ func TestStir(t *testing.T) {
 // that got more of them, as a side stream ended meanwhile, is not.
 func TestCleanBesideOthers(t *testing.T) {
 	w := newWorked(t)
-	for _, id := range []index.CopyID{10, 11, 10, 20} {
+	for _, id := range []index.CopyID{10, 11, 20} {
 		w.w.PurgeAll(id)
 	}
-	var clean []index.CopyID
-	var after []int
-	for n := 1; ; n++ {
-		s := w.w.Next(wide)
-		if s.Handed == nil {
-			break
-		}
-		w.w.Ended(s.Handed)
-		for _, id := range w.w.Clean() {
-			clean, after = append(clean, id), append(after, n)
-		}
-	}
-	if !slices.Equal(clean, []index.CopyID{11, 10, 20}) || !slices.Equal(after, []int{4, 6, 8}) {
-		t.Errorf("clean: %v after purges %v", clean, after)
-	}
-	if len(w.w.purgesOf) > 0 {
-		t.Errorf("at the end %v wait", w.w.purgesOf)
+	p := w.purges(10, 0, 1)
+	w.w.PurgeAll(10)
+	w.w.Purged(p, 2)
+	w.clean("with more of copy 10")
+	w.w.Purged(w.purges(11, 0, 1), 2)
+	w.clean("after copy 11", 11)
+	w.w.Purged(w.purges(20, 0, 1), 2)
+	w.clean("after copy 20", 20)
+	w.w.Purged(w.purges(10, 0, 1), 2)
+	w.clean("after copy 10", 10)
+	w.nothing("at the end")
+	if len(w.w.purges) > 0 {
+		t.Errorf("at the end %v wait", w.w.purges)
 	}
 }
 
-// BenchmarkPurges measures what the removal of a vbucket's tombstones costs the loop, by the number of copies that
-// have some: with many as much as with few.
+// BenchmarkPurges measures what one removal of a copy's tombstones costs the loop, by the number of copies that have
+// some: with many as much as with few.
 func BenchmarkPurges(b *testing.B) {
 	const vbuckets = 1024
 	at, logs := make([]ingest.Position, vbuckets), make([]timestamp.FailoverLog, vbuckets)
@@ -294,7 +347,8 @@ func BenchmarkPurges(b *testing.B) {
 						w.PurgeAll(id + 1)
 					}
 				}
-				w.Ended(w.Next(wide).Handed)
+				p := w.Next(wide).Handed.Purge
+				w.Purged(p, len(p.VBuckets))
 				w.Clean()
 			}
 		})

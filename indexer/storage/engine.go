@@ -19,8 +19,8 @@ type engine interface {
 	replace(ctx context.Context, to []VBPosition, from view, cur *state) (next *state, done int, err error)
 	// discard removes forward rows and returns the state after that.
 	discard(ctx context.Context, rows []Row, cur *state) (next *state, err error)
-	// purge removes a vbucket's tombstones.
-	purge(ctx context.Context, vb uint16) error
+	// purge removes the tombstones of as many of the first vbuckets as it reads at a time, and returns their number.
+	purge(ctx context.Context, vbs []uint16) (done int, err error)
 	// view pins the current rows.
 	view() view
 	// durable returns the newest state that would survive SIGKILL and power loss now. The caller must not modify it.

@@ -165,7 +165,7 @@ func TestIdleBatchIsRefusedDuringRecovery(t *testing.T) {
 			for what, err := range map[string]error{
 				"a batch without rows":        s.Flush(t.Context(), Batch{Common: commonOf(s)}),
 				"a batch that states nothing": s.Flush(t.Context(), Batch{Common: commonOf(s), Updates: historyBatch(1).Updates}),
-				"a purge of no tombstone":     s.PurgeTombstones(t.Context(), testVBuckets-1),
+				"a purge of no tombstone":     purgeAll(s, testVBuckets-1),
 				"a look at it":                s.Broken(),
 			} {
 				if !errors.Is(err, c.want) {
@@ -194,7 +194,7 @@ func TestReadableWhileFull(t *testing.T) {
 	engineLog{s.gen.eng.(*pebbleEngine)}.Fatalf("MANIFEST set current failed: %v", syscall.ENOSPC)
 	must(t, s.Broken())
 	must(t, s.Flush(t.Context(), Batch{Common: commonOf(s)}))
-	must(t, s.PurgeTombstones(t.Context(), testVBuckets-1))
+	must(t, purgeAll(s, testVBuckets-1))
 	for what, err := range map[string]error{"a batch with rows": s.Flush(t.Context(), historyBatch(2)),
 		"Persist": s.Persist(t.Context()), "its figures": s.Stats().Failing} {
 		if !errors.Is(err, ErrDiskFull) || NeedsRecover(err) {

@@ -372,9 +372,11 @@ func (d *modelRun) deleteVBucket(t *rapid.T) {
 }
 
 func (d *modelRun) purge(t *rapid.T) {
-	vb := uint16(rapid.IntRange(0, testVBuckets-1).Draw(t, "vb"))
-	must(t, d.slice.PurgeTombstones(context.Background(), vb))
-	maps.DeleteFunc(d.m.docs, func(_ string, doc modelDoc) bool { return doc.vb == vb && len(doc.keys) == 0 })
+	vbs := someVBuckets(t)
+	must(t, purgeAll(d.slice, vbs...))
+	maps.DeleteFunc(d.m.docs, func(_ string, doc modelDoc) bool {
+		return slices.Contains(vbs, doc.vb) && len(doc.keys) == 0
+	})
 }
 
 func (d *modelRun) persist(t *rapid.T) {

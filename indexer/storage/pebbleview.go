@@ -13,8 +13,13 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// purgeStep is how many tombstones one batch removes.
-const purgeStep = 4096
+const (
+	// purgeStep is how many tombstones one batch removes.
+	purgeStep = 4096
+	// purgeReads is how many back entries one purge reads, not counting those of its last vbucket: the copy's next write
+	// waits meanwhile.
+	purgeReads = 16 << 10
+)
 
 // replaceStep is how many bytes of changes one batch of a restore holds, not counting its last vbucket.
 const replaceStep = 4 << 20
@@ -314,30 +319,43 @@ func (noBack) to(uint16)                         {}
 func (noBack) close() error                      { return nil }
 
 // purge implements engine.
-func (e *pebbleEngine) purge(ctx context.Context, vb uint16) error {
-	if err := e.broken(); err != nil {
-		return err
+func (e *pebbleEngine) purge(ctx context.Context, vbs []uint16) (done int, err error) {
+	if err := e.broken(); err != nil || len(vbs) == 0 {
+		return 0, err
 	}
 	here := e.view()
-	it, err := here.back(vb)
+	it, err := here.back(vbs[0])
 	if err != nil {
-		return errors.Join(err, here.close())
+		return 0, errors.Join(err, here.close())
 	}
 	e.begin()
 	defer e.end()
-	more := true
-	for more && err == nil {
-		if more = it.next(); more {
+	for read := 0; done < len(vbs) && read < purgeReads && err == nil; done++ {
+		it.to(vbs[done])
+		for err == nil && it.next() {
+			read++
 			if docID, _, keys := it.entry(); len(keys) == 0 {
-				e.scratch.removeBack(vb, docID)
+				e.scratch.removeBack(vbs[done], docID)
 			}
-		}
-		if n := len(e.scratch.backs); n >= purgeStep || !more && n > 0 {
-			err = e.commitOps(ctx)
-			e.scratch.reset()
+			err = e.purged(ctx, purgeStep)
 		}
 	}
-	return errors.Join(err, it.close(), here.close())
+	if err == nil {
+		err = e.purged(ctx, 1)
+	}
+	if err = errors.Join(err, it.close(), here.close()); err != nil {
+		return 0, err
+	}
+	return done, nil
+}
+
+// purged writes the collected removals of tombstones if there are at least so many.
+func (e *pebbleEngine) purged(ctx context.Context, least int) error {
+	if len(e.scratch.backs) < least {
+		return nil
+	}
+	defer e.scratch.reset()
+	return e.commitOps(ctx)
 }
 
 // commitOps writes collected changes that do not change the state.

@@ -326,16 +326,18 @@ func (s *Slice) replaceSome(ctx context.Context, to []VBPosition, from view) (do
 	return done, s.finish(g, next, err)
 }
 
-// PurgeTombstones removes the vbucket's tombstones, because its side stream has ended. It blocks and fails like
-// Flush, even if there are none; after an error some may have been removed.
-func (s *Slice) PurgeTombstones(ctx context.Context, vb uint16) error {
+// PurgeTombstones removes the tombstones of vbuckets whose side streams have ended: of as many of the first ones as it
+// reads at a time, at least one. It returns their number. It blocks and fails like Flush, even if there are none; after
+// an error some may have been removed.
+func (s *Slice) PurgeTombstones(ctx context.Context, vbs []uint16) (done int, err error) {
 	s.write.Lock()
 	defer s.write.Unlock()
 	g, _, err := s.hold()
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return errors.Join(g.eng.purge(ctx, vb), s.release(g))
+	done, err = g.eng.purge(ctx, vbs)
+	return done, errors.Join(err, s.release(g))
 }
 
 // Persist makes everything applied so far durable.

@@ -257,7 +257,7 @@ func writeMuch(t *testing.T, s *Slice) {
 			err = s.RestoreVBuckets(context.Background(), []uint16{1, 3}, s.Checkpoints()[0].Seq)
 		case 30:
 			err = errors.Join(s.DeleteVBuckets(context.Background(), VBPosition{VBucket: 2, Position: ingest.Position{A: n}}),
-				s.PurgeTombstones(context.Background(), 3))
+				purgeAll(s, 3))
 		case 39:
 			err = s.Restore(s.Checkpoints()[0].Seq)
 		}

@@ -422,8 +422,7 @@ func (s *Sim) handOut(n *node, h *hosted) {
 	case t == nil:
 		s.writeMore(n, h)
 	case t.Batch == nil:
-		s.dropTombstones(n, h, t.Purge)
-		h.work.Ended(t)
+		h.work.Purged(t.Purge, s.dropTombstones(n, h, t.Purge))
 	default:
 		if t.Batch.Kind == ingest.Ahead {
 			s.Report.Ahead++

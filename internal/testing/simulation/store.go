@@ -178,19 +178,22 @@ func (s *Sim) keepFlushed(n *node, t *ingest.Batch, c *ingest.CopyBatch, st *sto
 	}
 }
 
-// dropTombstones removes the tombstones of a vbucket of a copy.
-func (s *Sim) dropTombstones(n *node, h *hosted, p core.Purge) {
+// dropTombstones removes the tombstones of some of the first vbuckets, and returns their number: by turns one, two and
+// so on.
+func (s *Sim) dropTombstones(n *node, h *hosted, p core.Purge) (done int) {
 	st := n.stores[p.Copy]
 	if st == nil || !st.open {
-		return
+		return -1
 	}
+	done = 1 + s.Report.Purges%len(p.VBuckets)
 	s.Report.Purges++
-	s.ev("n%d copy %d %s/%d drops tombstones", n.num, p.Copy, h.name, p.VBucket)
+	s.ev("n%d copy %d %s/%d drops tombstones", n.num, p.Copy, h.name, p.VBuckets[:done])
 	for d, r := range st.live.rows {
-		if d%vbuckets == p.VBucket && r.key == 0 {
+		if slices.Contains(p.VBuckets[:done], uint16(d%vbuckets)) && r.key == 0 {
 			st.live.rows[d] = row{}
 		}
 	}
+	return done
 }
 
 // checkpoint flushes memtables first, because a checkpoint excludes the log and would lack them.
