@@ -66,6 +66,7 @@ func TestOpen(t *testing.T) {
 	b.shows("airports_by_country")
 	b.click("airports_by_country")
 	b.shows("CREATE INDEX airports_by_country ON")
+	b.until("every fact has a value", "[...document.querySelectorAll('dl.facts dd')].every((d) => d.textContent)")
 	picture(b, "indexes")
 	b.press("4", false)
 	b.until("each slice has a place", "document.querySelectorAll('.matrix td .word.good').length === 24")

@@ -64,9 +64,9 @@ export function bar(percent, label) {
   return el('span', { class: 'bar' }, b, el('span', {}, label));
 }
 
-// dl returns a list of names and values; it omits values that are null, undefined or ''.
+// dl returns a list of names and values; it omits values that are null, undefined, false or ''.
 export function dl(pairs, wide) {
-  return el('dl', { class: wide ? 'facts wide' : 'facts' }, pairs.filter(([, v]) => v !== null && v !== undefined && v !== '')
+  return el('dl', { class: wide ? 'facts wide' : 'facts' }, pairs.filter(([, v]) => v !== null && v !== undefined && v !== false && v !== '')
     .map(([k, v]) => el('div', {}, el('dt', {}, k), el('dd', {}, v))));
 }
 

@@ -48,7 +48,7 @@ function moveWord(m, nodes) {
 
 // rebalances shows the newest five, the newest first.
 export function rebalances(list) {
-  if (!list.length) return empty('There was no rebalance yet.', 'When indexers were added or removed, tidemark rebalance run spreads the slices.');
+  if (!list.length) return empty('There has been no rebalance yet.', 'After indexers were added or removed, tidemark rebalance run spreads the slices.');
   return list.slice(-5).reverse().map((r) => el('div', { class: 'row' }, el('b', {}, `rebalance ${r.id}`), word(r.phase, r.finished_ms ? 'plain' : 'warn'),
     !r.finished_ms && bar(r.percent, `${percent(r.percent)}${r.remaining_ms === undefined ? '' : `, about ${duration(r.remaining_ms)} left`}`),
     el('span', { class: 'dim' }, `${r.cause}; ${r.done} of ${many(r.steps, 'move')} done${r.given_up ? `, ${r.given_up} given up: ${r.reason}` : ''}; begun ${date(r.started_ms)}${r.finished_ms
