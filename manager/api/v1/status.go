@@ -34,7 +34,7 @@ type Status struct {
 	Projectors  []ProjectorStatus `json:"projectors"`
 	Indexers    []IndexerStatus   `json:"indexers"` // by name
 	Buckets     []BucketStatus    `json:"buckets"`
-	// Indexes counts them; absent when no leader was asked.
+	// Indexes counts them; absent when no leader was asked, and while the leader takes over.
 	Indexes *IndexSummary `json:"indexes,omitempty"`
 }
 
