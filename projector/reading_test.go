@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -115,6 +116,52 @@ func TestBuildReadsKVOnce(t *testing.T) {
 	p.drop(topicOfOne, 4)
 	p.eventually("both are over", func() bool { return len(p.sides()) == 0 })
 	p.eventually("the connection is closed", func() bool { return !p.e.Connected(peer) }) // the bucket's watch has another
+}
+
+// Each document is evaluated only for the indexer that hosts its slice, and arrives there: a key that is too long is
+// counted once.
+func TestSidesEvaluateTheirOwnDocuments(t *testing.T) {
+	p := newPair(t)
+	d := p.definitions(2, 1)
+	d.Indexers = append(d.Indexers, wire.Endpoint{Node: 2, Maintenance: p.data.addr, Catchup: p.other.addr,
+		Backfill: p.other.addr})
+	d.Topologies[0].Layout.Partitions = 2
+	d.Topologies[0].Copies = append(d.Topologies[0].Copies, partition.Copy{ID: 11, Slice: 1, Node: 2,
+		State: partition.Allocated})
+	if _, err := p.client.Definitions(context.Background(), p.url, d); err != nil {
+		t.Fatal(err)
+	}
+	starts := []wire.StreamStart{{VBucket: 3, End: 40}, {VBucket: 4, End: 1}}
+	one, two := p.one(starts...), p.two(starts...)
+	one.Side.Revision, two.Side.Revision = 2, 2
+	p.both(one, two)
+	p.e.value = fmt.Appendf(nil, `{"f1":"%s"}`, bytes.Repeat([]byte("x"), 1<<16))
+	p.e.stream(3).write(0, 40)
+	p.e.stream(3).end(mcbp.EndOK)
+	p.e.stream(4).end(mcbp.EndOK)
+	p.eventually("both are over", func() bool { return len(p.sides()) == 0 })
+	provider, err := d.Topologies[0].Layout.Provider()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want [2][]string
+	for n := 1; n <= 40; n++ {
+		id := fmt.Sprint("k", n)
+		slice := provider.Slice(partition.KeyVersion{DocID: []byte(id)})
+		want[slice] = append(want[slice], id)
+	}
+	for i, at := range []*endpoint{p.side, p.other} {
+		var got []string
+		for _, ev := range at.kinds(keyversion.Insert) {
+			got = append(got, string(ev.DocID))
+		}
+		if len(got) == 0 || !slices.Equal(got, want[i]) {
+			t.Errorf("slice %d: %v arrived, want %v", i, got, want[i])
+		}
+	}
+	if n := p.p.counters.errors.n.Load(); n != 40 {
+		t.Errorf("%d keys of 40 documents were too long", n)
+	}
 }
 
 // A side stream that begins elsewhere, or comes after the others have begun, uses a connection of its own.

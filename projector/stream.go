@@ -175,6 +175,7 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 	}
 	switch {
 	case m == nil:
+	case s.promise == nil && !s.plan.view.Concerns(e.Collection, e.Key): // whatever its keys are
 	case e.Kind == feed.Mutation:
 		err = p.mutation(ctx, s, m, e)
 	default:

@@ -40,6 +40,8 @@ type View struct {
 	rests []atomic.Pointer[rests]
 	// members are the views of indexes on other collections than the default one, with the same endpoints.
 	members map[uint32]*View
+	// everywhere is set if every document concerns an endpoint. On most side streams it is not.
+	everywhere bool
 }
 
 const (
@@ -67,6 +69,7 @@ type endpoint struct {
 type spread struct {
 	layout   *partition.Layout
 	provider partition.TopologyProvider
+	hosted   []bool // per slice: it has an endpoint
 }
 
 // source is one index of the program.
@@ -104,6 +107,43 @@ func (v *View) of(collection uint32) *View {
 		return v
 	}
 	return v.members[collection]
+}
+
+// Concerns reports whether an endpoint hosts a slice in which a document may have, or may have had, keys. Otherwise it
+// is not routed, whatever its keys are.
+func (v *View) Concerns(collection uint32, docID []byte) bool {
+	m := v.of(collection)
+	if m == nil || m.everywhere {
+		return m != nil
+	}
+	for i := range m.layouts {
+		if l := &m.layouts[i]; l.hosted[l.provider.Slice(partition.KeyVersion{DocID: docID})] {
+			return true
+		}
+	}
+	return false
+}
+
+// noteHosted fills in what Concerns needs.
+func (v *View) noteHosted() {
+	for i := range v.layouts {
+		v.layouts[i].hosted = make([]bool, v.layouts[i].layout.Partitions)
+	}
+	for i := range v.sources {
+		src := &v.sources[i]
+		if src.byKey != nil {
+			v.everywhere = v.everywhere || len(src.at) > 0
+			continue
+		}
+		for slice, hosts := range src.hosts {
+			if len(hosts) > 0 {
+				v.layouts[src.layout].hosted[slice] = true
+			}
+		}
+	}
+	for i := range v.layouts {
+		v.everywhere = v.everywhere || !slices.Contains(v.layouts[i].hosted, false)
+	}
 }
 
 // member returns the view of topology i's collection, and creates it if necessary.
@@ -175,7 +215,7 @@ func NewView(cfg ViewConfig) (*View, error) {
 		if provider.ByKey() {
 			s.byKey = provider
 		} else {
-			s.layout = m.layout(spread{&t.Layout, provider})
+			s.layout = m.layout(spread{layout: &t.Layout, provider: provider})
 		}
 		for _, c := range t.Copies {
 			if !cfg.wants(&c) {
@@ -191,8 +231,10 @@ func NewView(cfg ViewConfig) (*View, error) {
 		slices.Sort(v.endpoints[i].copies)
 	}
 	v.roomForRests()
+	v.noteHosted()
 	for _, m := range v.members {
 		m.roomForRests()
+		m.noteHosted()
 	}
 	return v, nil
 }

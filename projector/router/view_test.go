@@ -147,6 +147,9 @@ func TestRouteEqualsTheTopologies(t *testing.T) {
 				}
 			}
 			s.route(v, id, keys)
+			if concerns := v.Concerns(0, id); concerns != (len(s.touched) > 0) {
+				t.Fatalf("it concerns an endpoint: %v, but goes to %v", concerns, s.touched)
+			}
 			got := make(map[index.NodeID]map[string][]string)
 			for _, e := range s.touched {
 				node := v.endpoints[e].node
