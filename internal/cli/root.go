@@ -78,6 +78,7 @@ func Main(args []string, s Streams) int {
 		return errcode.ExitFailed
 	}
 	root := newRoot(s)
+	strict(root)
 	root.SetArgs(args)
 	id := rpc.NewRequestID()
 	cmd, err := root.ExecuteContextC(context.WithValue(ctx, invocationKey{}, id))
@@ -207,7 +208,6 @@ func newRoot(s Streams) *cobra.Command {
 		newUser(s), newToken(s), newContext(s), newConfig(s), newVersion(s), newDocs(s))
 	root.AddCommand(newWatch(s), newTop(s), newTopic(s), newDoctor(s), newShell(s))
 	root.AddCommand(topics()...)
-	strict(root)
 	return root
 }
 
