@@ -17,6 +17,9 @@ type Authority struct {
 // request: its counter may be lower than that of an earlier command of the same term. Admit returns the authority to
 // use from now on. Errors are refusals, or wrap wire.ErrFenced or wire.ErrForeignCluster.
 func (a Authority) Admit(id index.ProjectorID, boot string, f wire.Fence, asks bool) (next Authority, err error) {
+	if err := wire.MeantFor(f.Boot, boot); err != nil { // also before it has registered, as when its id is in use
+		return a, err
+	}
 	if !a.Registered {
 		return a, errcode.Refuse(errcode.Unavailable, "projector %s has not registered with a manager yet; try again", id)
 	}

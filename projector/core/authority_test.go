@@ -19,6 +19,11 @@ func TestAuthority(t *testing.T) {
 	if _, err := a.Admit("p1", "boot", fence(5, 1), false); !errors.Is(err, errcode.Unavailable) {
 		t.Errorf("one that has not registered: %v", err)
 	}
+	meant := fence(5, 1)
+	meant.Boot = "another"
+	if _, err := a.Admit("p1", "boot", meant, true); !errors.Is(err, errcode.AnotherProcess) {
+		t.Errorf("one that has not registered, and is not meant: %v", err)
+	}
 	a = a.Register(&wire.RegisterReply{ClusterID: "c1", Fence: fence(5, 10)})
 	for _, c := range []struct {
 		f    wire.Fence
