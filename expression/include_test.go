@@ -26,7 +26,8 @@ func TestInclude(t *testing.T) {
 		if s.String() != want || len(s.Definition().Keys) != len(s.Keys) {
 			t.Errorf("%s:\n%s, want\n%s", text, s, want)
 		}
-		if notices := s.Notices(); len(notices) == 0 || !strings.Contains(notices[0], "one of the last components of the key") {
+		if notices := s.Notices(); len(notices) == 0 ||
+			!strings.Contains(notices[0], "one of the last components of the key") {
 			t.Errorf("%s: no notice, %q", text, notices)
 		}
 		again, err := expression.Parse(s.String())

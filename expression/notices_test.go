@@ -36,7 +36,8 @@ func TestAddedKeysAreReported(t *testing.T) {
 	}
 	s := all[0].(*expression.CreateIndex)
 	notices := s.Notices()
-	if len(notices) != 2 || !strings.HasPrefix(notices[0], "LOWER(y) was added ") || !strings.HasPrefix(notices[1], "META().id was added ") {
+	if len(notices) != 2 || !strings.HasPrefix(notices[0], "LOWER(y) was added ") ||
+		!strings.HasPrefix(notices[1], "META().id was added ") {
 		t.Errorf("%q", notices)
 	}
 	if again, err := expression.Parse(s.String()); err != nil || len(again[0].(*expression.CreateIndex).Notices()) > 0 {

@@ -127,8 +127,8 @@ func TestManagersThatStartOnFullDisks(t *testing.T) {
 	})
 }
 
-// TestLoneManagerSaysWhatItWaitsFor: a manager whose peers of --join have not been started answers that it belongs to no
-// cluster yet, and does not lead its operator to recover a majority that was never there.
+// TestLoneManagerSaysWhatItWaitsFor: a manager whose peers of --join have not been started answers that it belongs to
+// no cluster yet, and does not lead its operator to recover a majority that was never there.
 func TestLoneManagerSaysWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	addrs := ports.Addrs(t, 4)

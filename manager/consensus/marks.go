@@ -90,8 +90,8 @@ func (st *storage) forkedAt(p position, theirs mark) bool {
 }
 
 // stamp gives entries that are about to be stored the marks that they have in this log, unless the leader from which
-// they come has given them theirs. It returns an entry to which that leader's log is another one than this, nil if there is
-// none.
+// they come has given them theirs. It returns the entry that shows that the leader's log is another one than this, nil
+// if none does.
 func (r *recorder) stamp(logs []*raft.Log) *raft.Log {
 	var before mark
 	var prior raft.Log

@@ -152,7 +152,7 @@ func cut(args *raft.AppendEntriesRequest) {
 // stampCall puts the mark of the entry before a call's own ones into the call.
 func stampCall(args *raft.AppendEntriesRequest, markAt func(position) mark) {
 	if args.PrevLogEntry > 0 { // not a heartbeat
-		args.Leader = markAt(position{args.PrevLogEntry, args.PrevLogTerm}).toCall()
+		args.Leader = markAt(position{args.PrevLogEntry, args.PrevLogTerm}).toCall() //nolint:staticcheck // see marks.go
 	}
 }
 

@@ -110,7 +110,8 @@ func leaderless(b *browser, up *testcluster.Cluster) {
 	defer all(syscall.SIGCONT)
 	b.do("location.hash = '#/'")
 	b.shows("3, state unknown")
-	b.until("its streams are unknown", "document.querySelector('[aria-label=Buckets] tbody').innerText.includes('unknown')")
+	b.until("its streams are unknown",
+		"document.querySelector('[aria-label=Buckets] tbody').innerText.includes('unknown')")
 	see(b, "leaderless")
 }
 
