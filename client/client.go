@@ -80,7 +80,8 @@ type Client struct {
 
 	user, password, token string // must not appear in an error's text
 
-	enough time.Duration // verifyLimit except in tests
+	enough  time.Duration // verifyLimit except in tests
+	largest int64         // maxAnswer except in tests
 
 	bad  error         // from the servers' addresses
 	next atomic.Uint32 // index of the server that answered last
@@ -118,8 +119,8 @@ func New(servers ...string) *Client { return Open(Options{Servers: servers}) }
 // Open returns a client.
 func Open(o Options) *Client {
 	c := &Client{rpc: rpc.NewClient(64, o.TLS), probes: rpc.NewClient(probesAtOnce, o.TLS), user: o.User,
-		password: o.Password, token: o.Token, enough: verifyLimit, refused: cmp.Or(o.RetryFor, defaultRetryFor),
-		unreached: o.ReachFor}
+		password: o.Password, token: o.Token, enough: verifyLimit, largest: maxAnswer,
+		refused: cmp.Or(o.RetryFor, defaultRetryFor), unreached: o.ReachFor}
 	if c.session = o.Session; c.session == nil && !o.Sessionless {
 		c.session = &Session{}
 	}
@@ -329,13 +330,13 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 			return err
 		}
 		defer answer.Body.Close()
-		return read(answer, resp)
+		return c.read(answer, resp)
 	})
 }
 
 // read decodes a JSON answer into resp, unless that is nil. An answer that is not JSON is an ErrAnswer.
-func read(answer *http.Response, resp any) error {
-	b, err := rpc.ReadAnswer(answer, maxAnswer)
+func (c *Client) read(answer *http.Response, resp any) error {
+	b, err := rpc.ReadAnswer(answer, c.largest)
 	switch {
 	case errors.Is(err, rpc.ErrTooLarge):
 		return fmt.Errorf("%w: %w", ErrAnswer, err)

@@ -49,7 +49,7 @@ func (c *Client) Restore(ctx context.Context, data []byte, mode string, dryRun b
 			return err
 		}
 		defer answer.Body.Close()
-		return read(answer, &reply)
+		return c.read(answer, &reply)
 	})
 }
 

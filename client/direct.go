@@ -235,7 +235,7 @@ func (d *direct) ask(ctx context.Context, ref string, route *v1.ScanRoute) error
 		return err
 	}
 	defer answer.Body.Close()
-	if err = read(answer, route); err == nil && (route.Index == 0 || route.Ticket == "" || len(route.ScanPorts) == 0) {
+	if err = c.read(answer, route); err == nil && (route.Index == 0 || route.Ticket == "" || len(route.ScanPorts) == 0) {
 		err = fmt.Errorf("%w: no indexer serves index %s", ErrAnswer, ref)
 	}
 	return err
