@@ -11,13 +11,14 @@ import (
 
 const (
 	dialTimeout = 2 * time.Second
-	// dialStagger is how long the addresses of a name that were tried may be silent before the next one is tried, too.
+	// dialStagger is how long the addresses of a name that were tried may be silent before the next one is tried, too;
+	// less if otherwise there were no time for all (staggerOf).
 	dialStagger = 250 * time.Millisecond
 	maxDialed   = 16 // addresses of a name
 )
 
 // dialer connects to host:port. Of a name's addresses the next one is tried as soon as one has failed, or none has
-// answered for dialStagger: net.Dialer would give all the time that there is to one that drops packets.
+// answered for a while: net.Dialer would give all the time that there is to one that drops packets.
 type dialer struct {
 	one    func(ctx context.Context, network, addr string) (net.Conn, error)
 	lookup func(ctx context.Context, host string) ([]net.IPAddr, error)
@@ -65,7 +66,7 @@ func (d *dialer) first(ctx context.Context, network string, all []string) (net.C
 		cancel()
 		go closeLater(outcomes, open)
 	}()
-	next := time.NewTicker(dialStagger)
+	next := time.NewTicker(staggerOf(ctx, len(all)))
 	defer next.Stop()
 	failure := errors.New("the name has no address")
 	for tried := 0; tried < len(all) || open > 0; {
@@ -92,6 +93,16 @@ func (d *dialer) first(ctx context.Context, network string, all []string) (net.C
 		}
 	}
 	return nil, failure
+}
+
+// staggerOf returns the pause between two of n addresses that leaves the last one as long to answer as each of the
+// others, if the context has a deadline.
+func staggerOf(ctx context.Context, n int) time.Duration {
+	ends, limited := ctx.Deadline()
+	if !limited {
+		return dialStagger
+	}
+	return max(min(dialStagger, time.Until(ends)/time.Duration(n+1)), time.Millisecond) // a ticker needs a pause
 }
 
 func closeLater(outcomes <-chan dialed, open int) {

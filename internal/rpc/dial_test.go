@@ -3,8 +3,10 @@ package rpc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -32,11 +34,21 @@ func TestAddressesOfAName(t *testing.T) {
 		{"one refuses and one is silent", []string{"refuses", "drops"}, "deadline exceeded", dialTimeout},
 		{"one is silent and one refuses", []string{"drops", "refuses"}, "deadline exceeded", dialTimeout},
 		{"no address", nil, "no address", 0},
+		{"most are dead", append(slices.Repeat([]string{"drops"}, maxDialed-1), "good"), "good.16:7", dialTimeout},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { reach(t, tc.addresses, tc.want, tc.within) })
+			synctest.Test(t, func(t *testing.T) { reach(t, dialTimeout, tc.addresses, tc.want, tc.within) })
 		})
 	}
+}
+
+// TestAddressesInShortTime checks that all addresses of a name are tried also if the caller has less time than Dial,
+// and that too little time for any is no panic.
+func TestAddressesInShortTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reach(t, 500*time.Millisecond, []string{"drops", "drops", "drops", "good"}, "good.4:7", 300*time.Millisecond)
+	})
+	synctest.Test(t, func(t *testing.T) { reach(t, 0, []string{"drops", "good"}, "deadline exceeded", 0) })
 }
 
 // zoned returns an address that is written as kind.number:7 in tests.
@@ -44,7 +56,7 @@ func zoned(kind string, n int) net.IPAddr {
 	return net.IPAddr{IP: net.IPv4(127, 0, 0, byte(n)), Zone: kind}
 }
 
-func reach(t *testing.T, kinds []string, want string, within time.Duration) {
+func reach(t *testing.T, limit time.Duration, kinds []string, want string, within time.Duration) {
 	var mu sync.Mutex
 	var open []net.Conn
 	names := map[string]string{} // address: what it does, and its number
@@ -52,11 +64,14 @@ func reach(t *testing.T, kinds []string, want string, within time.Duration) {
 	for i, kind := range kinds {
 		a := zoned(kind, i+1)
 		list = append(list, a)
-		names[net.JoinHostPort(a.String(), "7")] = kind + "." + string(rune('1'+i)) + ":7"
+		names[net.JoinHostPort(a.String(), "7")] = fmt.Sprintf("%s.%d:7", kind, i+1)
 	}
 	connected := map[net.Conn]string{}
 	d := &dialer{lookup: func(context.Context, string) ([]net.IPAddr, error) { return list, nil },
 		one: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			if ctx.Err() != nil { // as net.Dialer does
+				return nil, ctx.Err()
+			}
 			name := names[addr]
 			switch kind, _, _ := strings.Cut(name, "."); kind {
 			case "refuses":
@@ -74,7 +89,9 @@ func reach(t *testing.T, kinds []string, want string, within time.Duration) {
 			return ours, nil
 		}}
 	began := time.Now()
-	conn, err := d.dial(t.Context(), "tcp", "managers.example.org:7")
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	conn, err := d.dial(ctx, "tcp", "managers.example.org:7")
 	took := time.Since(began)
 	synctest.Wait()
 	time.Sleep(3 * dialStagger)
