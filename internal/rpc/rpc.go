@@ -355,12 +355,15 @@ func NewFreshClient(perHost int, conf *tls.Config) *Client {
 }
 
 func transport(perHost int, conf *tls.Config) *http.Transport {
+	if conf == nil {
+		conf = &tls.Config{} // the CAs of the system
+	}
 	t := &http.Transport{
 		DialContext: Dial, MaxIdleConns: 256, MaxIdleConnsPerHost: perHost, MaxConnsPerHost: perHost,
 		IdleConnTimeout: 60 * time.Second, ResponseHeaderTimeout: longestCall, DisableCompression: true,
 		TLSClientConfig: conf, TLSHandshakeTimeout: handshakeTimeout,
 	}
-	if conf != nil && !conf.InsecureSkipVerify && conf.ServerName == "" {
+	if !conf.InsecureSkipVerify && conf.ServerName == "" {
 		t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			return dialTLS(ctx, t.DialContext, network, addr, conf)
 		}

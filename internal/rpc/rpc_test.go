@@ -197,25 +197,30 @@ func TestACertificateHasNoZone(t *testing.T) {
 	if !ok {
 		t.Fatalf("%T", s.Client().Transport)
 	}
-	mine := transport(1, &tls.Config{RootCAs: trusts.TLSClientConfig.RootCAs})
-	defer mine.CloseIdleConnections()
 	var dialed string
-	mine.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		dialed = addr
-		return new(net.Dialer).DialContext(ctx, network, s.Listener.Addr().String())
-	}
-	ask := func(url string) error {
+	ask := func(conf *tls.Config, url string) error {
+		mine := transport(1, conf)
+		defer mine.CloseIdleConnections()
+		mine.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			dialed = addr
+			return new(net.Dialer).DialContext(ctx, network, s.Listener.Addr().String())
+		}
 		r, err := (&http.Client{Transport: mine}).Get(url)
 		if err != nil {
 			return err
 		}
 		return r.Body.Close()
 	}
-	if err := ask("https://[::1%25eth0]:1/"); err != nil || dialed != "[::1%eth0]:1" {
+	trusting := &tls.Config{RootCAs: trusts.TLSClientConfig.RootCAs}
+	if err := ask(trusting, "https://[::1%25eth0]:1/"); err != nil || dialed != "[::1%eth0]:1" {
 		t.Errorf("dialed %s: %v", dialed, err)
 	}
 	var other x509.HostnameError
-	if err := ask("https://[fe80::1%25eth0]:1/"); !errors.As(err, &other) {
+	if err := ask(trusting, "https://[fe80::1%25eth0]:1/"); !errors.As(err, &other) {
 		t.Errorf("a server that proves another address: %v", err)
+	}
+	// Of the CAs of the system none has signed the certificate, which the name of the server is compared with first.
+	if err := ask(nil, "https://[::1%25eth0]:1/"); err == nil || errors.As(err, &other) {
+		t.Errorf("without a configuration: %v", err)
 	}
 }

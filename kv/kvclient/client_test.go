@@ -3,9 +3,12 @@ package kvclient_test
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -160,6 +163,36 @@ func TestHandshakeTLS(t *testing.T) {
 	}
 	_ = ln.Close()
 	<-done
+}
+
+// TestDialTLS checks that a server is recognized by the address that was dialed, without its zone, and not trusted
+// without a configuration.
+func TestDialTLS(t *testing.T) {
+	s := httptest.NewTLSServer(http.NotFoundHandler()) // at ::1, by its certificate
+	defer s.Close()
+	trusts := x509.NewCertPool()
+	trusts.AddCert(s.Certificate())
+	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, s.Listener.Addr().String())
+	}
+	var other x509.HostnameError
+	for _, tt := range []struct {
+		addr string
+		conf *tls.Config
+		good func(error) bool
+	}{
+		{"[::1%eth0]:1", &tls.Config{RootCAs: trusts}, func(err error) bool { return err == nil }},
+		{"[fe80::1%eth0]:1", &tls.Config{RootCAs: trusts}, func(err error) bool { return errors.As(err, &other) }},
+		{"[::1%eth0]:1", nil, func(err error) bool { return err != nil && !errors.As(err, &other) }},
+	} {
+		conn, err := kvclient.DialTLS(within(t, time.Minute), dial, "tcp", tt.addr, tt.conf)
+		if !tt.good(err) {
+			t.Errorf("%s: %v", tt.addr, err)
+		}
+		if err == nil {
+			_ = conn.Close()
+		}
+	}
 }
 
 func TestOperations(t *testing.T) {

@@ -130,6 +130,24 @@ func HandshakeTLS(ctx context.Context, nc net.Conn, addr string, conf *tls.Confi
 	return tc, tc.HandshakeContext(ctx)
 }
 
+// DialTLS connects to addr and encrypts the connection (HandshakeTLS). A nil conf trusts the CAs of the system.
+func DialTLS(ctx context.Context, dial func(ctx context.Context, network, addr string) (net.Conn, error), network,
+	addr string, conf *tls.Config) (net.Conn, error) {
+	conn, err := dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	if conf == nil {
+		conf = &tls.Config{}
+	}
+	secure, err := HandshakeTLS(ctx, conn, addr, conf)
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return secure, nil
+}
+
 // serverName returns the name that the certificate of host:port must have, without the IPv6 zone of this machine.
 func serverName(addr string) (string, error) {
 	host, _, err := net.SplitHostPort(addr)

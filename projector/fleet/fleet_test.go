@@ -2,6 +2,8 @@ package fleet
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"tidemark/internal/rpc"
+	"tidemark/internal/testing/need"
 	"tidemark/internal/testing/rpctest"
 	"tidemark/kv/kvclient/kvclienttest"
 	"tidemark/kv/mcbp"
@@ -138,6 +141,36 @@ func TestSeeds(t *testing.T) {
 		if again, err := f.answering(ctx, n); err != nil || again != n {
 			t.Errorf("%s: then %+v, %v", tt.name, again, err)
 		}
+	}
+}
+
+// TestAManagerHasNoZone: a manager at an IPv6 address with a zone is recognized by the address alone, and a name that
+// it does not prove is refused.
+func TestAManagerHasNoZone(t *testing.T) {
+	l, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		need.Missing(t, "this machine has no IPv6: %v", err)
+	}
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	_ = s.Listener.Close()
+	s.Listener = l
+	s.StartTLS()
+	defer s.Close()
+	trusts := x509.NewCertPool()
+	trusts.AddCert(s.Certificate())
+	at, err := net.ResolveTCPAddr("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at.Zone = "1" // of the loopback interface, also by this number
+	f := open(t, Config{Managers: []string{at.String()}, Projector: projector.Config{KVTLS: &tls.Config{RootCAs: trusts}}})
+	if err := f.askManager(t.Context(), at.String()); err != nil {
+		t.Error(err)
+	}
+	var other x509.HostnameError
+	f.cfg.Projector.KVTLS.ServerName = "other.example.org"
+	if err := f.askManager(t.Context(), at.String()); !errors.As(err, &other) {
+		t.Errorf("a manager that does not prove the name: %v", err)
 	}
 }
 

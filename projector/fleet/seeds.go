@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"time"
 
@@ -126,14 +127,20 @@ func (f *Fleet) ask(ctx context.Context, n core.KVNode) error {
 
 // askManager accepts any answer: the bucket is not known yet, nor what the user may read.
 func (f *Fleet) askManager(ctx context.Context, addr string) error {
-	scheme := "http"
-	transport := &http.Transport{DisableKeepAlives: true}
-	switch conf, err := f.cfg.Projector.TLSToKV(); {
-	case err != nil:
+	conf, err := f.cfg.Projector.TLSToKV()
+	if err != nil {
 		return err
-	case conf != nil:
-		scheme, transport.TLSClientConfig = "https", conf.Clone()
 	}
+	scheme := "http"
+	if conf != nil {
+		scheme = "https"
+	}
+	dial := (&net.Dialer{Timeout: seedPatience}).DialContext
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: dial,
+		// The end of the request does not reach the context that it is called with.
+		DialTLSContext: func(_ context.Context, network, addr string) (net.Conn, error) {
+			return kvclient.DialTLS(ctx, dial, network, addr, conf)
+		}}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, tlsconf.BaseURL(scheme, addr)+"/pools", nil)
 	if err != nil {
 		return fmt.Errorf("cluster manager %s: %w", addr, err)

@@ -149,16 +149,7 @@ func New(opt Options) *Source {
 						return nil, err
 					}
 				}
-				conn, err := dial(ctx, network, addr)
-				if err != nil {
-					return nil, err
-				}
-				secure, err := kvclient.HandshakeTLS(ctx, conn, addr, conf)
-				if err != nil {
-					_ = conn.Close()
-					return nil, err
-				}
-				return secure, nil
+				return kvclient.DialTLS(ctx, dial, network, addr, conf)
 			},
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
