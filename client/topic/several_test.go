@@ -162,20 +162,27 @@ func TestTopicsOfAKilledSubscriber(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	subscribe := func(counter time.Time, endpoint string) {
+		t.Helper()
+		n := uint64(counter.UnixNano())
+		if _, err := c.Subscribe(t.Context(), admin, &wire.Subscribe{ID: fmt.Sprintf("audit/%d", n), Bucket: bucket,
+			Endpoint: endpoint, Counter: n, RetryForever: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	subscribe(time.Now().Add(30*time.Second), ports.Addr(t)) // of a process that began later
 	stop := running(t, sub.Run)
 	seen.await(t, map[string]string{"doc": "[1]"})
-	awaitStreams(t, "audit", []int{2 * vbuckets}, admin) // its own, and audit/x, which is not of this subscription
+	// Its own, that of the later process, and audit/x, which is not of this subscription.
+	awaitStreams(t, "audit", []int{3 * vbuckets}, admin)
 	if got := streams(t, "auditor", admin); !slices.Equal(got, []int{vbuckets}) {
 		t.Errorf("another subscription has %v streams", got)
 	}
 	// A projector that could not be asked is detected by the data it sends, also if the clock was set back since.
-	for _, n := range []uint64{9, uint64(time.Now().Add(time.Hour).UnixNano())} {
-		if _, err := c.Subscribe(t.Context(), admin, &wire.Subscribe{ID: fmt.Sprintf("audit/%d", n), Bucket: bucket,
-			Endpoint: listen, Counter: n, RetryForever: true}); err != nil {
-			t.Fatal(err)
-		}
-		awaitStreams(t, "audit", []int{2 * vbuckets}, admin)
+	for _, counter := range []time.Time{time.Unix(0, 9), time.Now().Add(20 * time.Second), time.Now().Add(time.Hour)} {
+		subscribe(counter, listen)
+		awaitStreams(t, "audit", []int{3 * vbuckets}, admin)
 	}
 	stop()
-	awaitStreams(t, "audit", []int{vbuckets}, admin)
+	awaitStreams(t, "audit", []int{2 * vbuckets}, admin)
 }

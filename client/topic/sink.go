@@ -28,10 +28,11 @@ func (s *Subscription) accept(_ context.Context, h keyversion.Hello) (transport.
 		return nil, fmt.Errorf("topic %q of bucket %q for node %d: this is subscription %s of bucket %s", h.Topic, h.Bucket,
 			h.Node, s.cfg.ID, s.cfg.Bucket)
 	}
-	if s.before(h.Topic) {
-		s.mu.Lock()
-		s.earlier = true
-		s.mu.Unlock()
+	s.mu.Lock()
+	earlier := request <= s.first || request > s.next
+	s.earlier = s.earlier || earlier
+	s.mu.Unlock()
+	if earlier { // a later one could not listen here
 		return nil, fmt.Errorf("topic %q belongs to an earlier process of subscription %s; it is stopped", h.Topic, s.cfg.ID)
 	}
 	return &sink{s: s, hello: h, request: request}, nil

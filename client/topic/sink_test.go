@@ -100,6 +100,33 @@ func TestStreamsBehindTheHandlerAreNotRequestedAgain(t *testing.T) {
 	})
 }
 
+// TestEarlierTopics checks which topics count as those of an earlier process: none that a process may have which began
+// later and still runs.
+func TestEarlierTopics(t *testing.T) {
+	s := asking(t, &hosts{}, at("a"))
+	synctest.Test(t, func(t *testing.T) {
+		s.first = uint64(time.Now().UnixNano())
+		s.next = s.first + 3
+		for _, tc := range []struct {
+			id, endpoint string
+			counter      uint64
+			want         bool
+		}{
+			{"x", "127.0.0.1:1", 7, true}, {"x", "127.0.0.1:1", s.first, true}, {"x", s.Endpoint(), s.first, true},
+			{"x", "127.0.0.1:1", s.first + 1, false}, {"x", s.Endpoint(), s.next, false},
+			{"x", "127.0.0.1:1", s.next + 1, false}, {"x", s.Endpoint(), s.next + 1, true},
+			{"x", "127.0.0.1:1", s.first + uint64(clockSkew), false},
+			{"x", "127.0.0.1:1", s.first + uint64(clockSkew) + 1, true}, {"y", s.Endpoint(), 7, false},
+		} {
+			topic := &wire.TopicState{Topic: fmt.Sprintf("/backfill/%s/%d", tc.id, tc.counter),
+				Endpoints: []wire.EndpointState{{Address: tc.endpoint}}}
+			if got := s.isEarlier(topic); got != tc.want {
+				t.Errorf("%s to %s is of an earlier process: %v, want %v", topic.Topic, tc.endpoint, got, tc.want)
+			}
+		}
+	})
+}
+
 // TestConnectionEndsWhileHandlerRuns: a function that returns its context's error has not failed; it gets the
 // event again. Any other error ends the subscription.
 func TestConnectionEndsWhileHandlerRuns(t *testing.T) {

@@ -93,7 +93,7 @@ func (s *Subscription) stopEarlier(ctx context.Context, addr string, list *wire.
 	var old []*request
 	for i := range list.Topics {
 		t := &list.Topics[i]
-		if t.Bucket == s.cfg.Bucket && s.before(t.Topic) {
+		if t.Bucket == s.cfg.Bucket && s.isEarlier(t) {
 			old = append(old, &request{addr: addr, topic: t.Topic})
 		}
 	}
@@ -104,13 +104,20 @@ func (s *Subscription) stopEarlier(ctx context.Context, addr string, list *wire.
 	return s.stop(ctx, old)
 }
 
-// before reports whether a topic is of an earlier process of this subscription: no request of this one has its
-// counter. A higher one was given by a process whose clock was ahead.
-func (s *Subscription) before(topic string) bool {
-	n, ours := s.requestOf(topic)
+// isEarlier reports whether a topic is of an earlier process of this subscription. One with a higher counter than this
+// process's requests have may be of a process that began later and still runs, unless its data comes to the port of
+// this process, or its counter is well ahead of the clock.
+func (s *Subscription) isEarlier(t *wire.TopicState) bool {
+	n, ours := s.requestOf(t.Topic)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return ours && (n <= s.first || n > s.next)
+	switch {
+	case !ours || n > s.first && n <= s.next:
+		return false
+	case n <= s.first || n > uint64(time.Now().Add(clockSkew).UnixNano()):
+		return true
+	}
+	return slices.ContainsFunc(t.Endpoints, func(e wire.EndpointState) bool { return e.Address == s.Endpoint() })
 }
 
 // requestOf returns the counter of the request for a topic; false if the topic is not of this subscription.

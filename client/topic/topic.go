@@ -69,6 +69,9 @@ const (
 	lookPatience = time.Second
 	// maxGivenUp bounds the remembered topics that are not needed and possibly open; the oldest are dropped first.
 	maxGivenUp = 256
+	// clockSkew is by how much the counter of a request, which begins with the wall clock, may be ahead of this process's
+	// clock: one that is further ahead is of a process that ran before the clock was set back.
+	clockSkew = time.Minute
 )
 
 var (
@@ -93,7 +96,10 @@ func (p *Position) start(vb uint16) wire.StreamStart {
 
 // Config configures a subscription. ID, Bucket, Projectors and Handle are required.
 type Config struct {
-	ID     string // in the topics' names, /backfill/<ID>/…; each subscriber needs its own
+	// ID is in the topics' names, /backfill/<ID>/…. Each subscriber needs its own: a process stops the topics that earlier
+	// processes with its ID have left, and those of one that still runs. Earlier is a topic that was begun before this
+	// process by the clock, or more than a minute ahead of the clock, or that sends to this process's address.
+	ID     string
 	Bucket string // name
 	// Indexes are ids (the present or the first one), names of indexes on the default collection, or
 	// scope.collection/name; if empty, all on the default collection that are active when the subscription begins.
