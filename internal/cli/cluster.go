@@ -110,7 +110,7 @@ func membersMissing(st *v1.Status) (missing []string) {
 	return missing
 }
 
-// States of projectors and indexers.
+// States of projectors and indexers; stateActive is also v1.Status.Coordinator of a leader that has taken over.
 const (
 	stateActive  = "active"
 	stateOffline = "offline"
@@ -173,7 +173,7 @@ func printStatus(w io.Writer, as format, st v1.Status) error {
 			tableIndexer(t, &st.Indexers[i])
 		}
 		for i := range st.Buckets {
-			tableBucket(t, &st.Buckets[i], st.Coordinator != "")
+			tableBucket(t, &st.Buckets[i], st.Coordinator == stateActive)
 		}
 	})
 }
@@ -255,7 +255,7 @@ func seconds(ms int64) string {
 	return (time.Duration(ms) * time.Millisecond).Round(time.Second).String()
 }
 
-// tableBucket prints one bucket. Only a leader knows its streams.
+// tableBucket prints one bucket. Only a leader that has taken over knows its streams.
 func tableBucket(t *tabwriter.Writer, b *v1.BucketStatus, led bool) {
 	state := fmt.Sprintf("%d of %d vbuckets streamed", b.StreamsBegun, b.VBuckets)
 	switch {

@@ -30,6 +30,26 @@ func TestStatusWithoutLeader(t *testing.T) {
 	}
 }
 
+// TestStatusDuringTakeover checks that no stream is shown as missing that a new leader has not adopted yet.
+func TestStatusDuringTakeover(t *testing.T) {
+	st := v1.Status{Buckets: []v1.BucketStatus{{Name: "world", VBuckets: 128, Wanted: true, StreamsBegun: 7,
+		StreamsMissing: 121}}}
+	for step, want := range map[string]string{"": "unknown", "hello": "unknown", stateActive: "7 of 128"} {
+		st.Coordinator = step
+		status := table(func(w *tabwriter.Writer) {
+			if err := printStatus(w, format("table"), st); err != nil {
+				t.Error(err)
+			}
+		})
+		top := table(func(w *tabwriter.Writer) { renderTop(w, &topView{Status: st}) })
+		for name, out := range map[string]string{"status": status, "top": top} {
+			if !strings.Contains(out, "  "+want) || step != stateActive && strings.Contains(out, "of 128") {
+				t.Errorf("%s while the coordinator is %q: lacks %q:\n%s", name, step, want, out)
+			}
+		}
+	}
+}
+
 // TestUnknownNode checks that the error for a name that no node has says what was looked for, and that the name of a
 // process with --kv-all leads to its projectors.
 func TestUnknownNode(t *testing.T) {

@@ -308,7 +308,11 @@ func renderTop(t io.Writer, v *topView) {
 		if b.StabilityAgeMS != nil {
 			age = (time.Duration(*b.StabilityAgeMS) * time.Millisecond).String()
 		}
-		fmt.Fprintf(t, "%s\t%d of %d\t#%d\t%.1f\t%s\t%d\t%d\t%s\n", b.Name, b.StreamsBegun, b.VBuckets, b.StabilityNumber,
+		streams := stateUnknown
+		if st.Coordinator == stateActive {
+			streams = fmt.Sprintf("%d of %d", b.StreamsBegun, b.VBuckets)
+		}
+		fmt.Fprintf(t, "%s\t%s\t#%d\t%.1f\t%s\t%d\t%d\t%s\n", b.Name, streams, b.StabilityNumber,
 			v.Promoted[b.Name], age, b.Lag, b.ScansWaiting, orWord(b.Rollback, "-"))
 	}
 	renderTopIndexes(t, v)

@@ -29,6 +29,7 @@ func TestTop(t *testing.T) {
 	st.Indexers = []v1.IndexerStatus{{ID: "i1", State: "suspect", Copies: 3, Revision: 90, Health: "disk full",
 		QueueBytes: 5e6, QueueLimit: 20e6}, {ID: "i2", Node: 1, State: "offline"},
 		{ID: "i3", Node: 2, State: "active"}}
+	st.Coordinator = stateActive
 	st.Buckets = []v1.BucketStatus{{Name: "b", Generation: 1, VBuckets: 64, StreamsBegun: 63, StabilityNumber: 14,
 		StabilityAgeMS: new(int64(1500)), Lag: 7}}
 	for i := range 25 {

@@ -48,7 +48,7 @@ function draw(body, s, moves) {
   const list = todo(s);
   const good = s.verdict === 'ready';
   const x = s.indexes;
-  const led = s.coordinator !== ''; // only a leader knows what follows of components and streams
+  const led = s.coordinator === 'active'; // only a leader that has taken over knows components and streams
   const active = (l) => (led ? `${l.filter((p) => p.state === 'active').length} of ${l.length} active` : `${l.length}, state unknown`);
   put(body, el('div', { class: 'cols' },
     card(null, el('div', { class: `verdict ${verdictKind(s.verdict)}`, id: 'verdict' }, s.verdict),
@@ -65,7 +65,8 @@ function draw(body, s, moves) {
       ['unavailable', x.unavailable ? word(`${x.unavailable} with a slice missing`, 'bad') : 'none'],
       ['error', x.failed ? word(String(x.failed), 'bad') : 'none'],
       ['not ready yet', x.others ? `${x.others} building, deferred or dropping` : 'none']])
-      : el('p', { class: 'dim' }, 'Only the leader counts indexes, and it does not answer.'), el('a', { href: '#/indexes' }, 'All indexes'))),
+      : el('p', { class: 'dim' }, s.coordinator ? 'The new leader is taking over: it counts indexes once it has heard of their slices.'
+        : 'Only the leader counts indexes, and it does not answer.'), el('a', { href: '#/indexes' }, 'All indexes'))),
   card('What to do', list.length ? el('ol', { class: 'todo' }, list.map((t) => el('li', {}, el('span', { class: 'wrap' }, t.what),
     t.next.length > 0 && el('span', { class: 'dim' }, ' — ', step(t.next))))) : el('p', {}, 'Nothing: everything is well.')),
   moves,
