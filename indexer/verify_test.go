@@ -434,7 +434,7 @@ func TestVerifyRefuses(t *testing.T) {
 		ended <- err
 	}()
 	w.until("the verification runs", func() bool { return w.x.verify.Verifying() })
-	if _, _, err := w.verify(t.Context(), 1, ``); err == nil || !strings.Contains(err.Error(), "verifications are under way") {
+	if _, _, err := w.verify(t.Context(), 1, ``); err == nil || !strings.Contains(err.Error(), "verifications are in progress") {
 		t.Errorf("a second one: %v", err)
 	}
 	gone()
