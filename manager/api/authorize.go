@@ -226,6 +226,14 @@ func (g *access) anonymous() (*auth.Identity, error) {
 
 // lookUpNow is like lookUp, with a state that is current wherever the result depends on that.
 func (g *access) lookUpNow(r *http.Request) (*auth.Identity, error) {
+	if r.Header.Get("Authorization") != "" && g.awaitsFirst() { // a right password must not count as a wrong one
+		if !g.catchUpTo(r.Context(), g.now())() {
+			return nil, g.refuseUnsure()
+		}
+		if g.awaitsFirst() {
+			return nil, g.errFirst()
+		}
+	}
 	known := g.current()
 	id, err := g.lookUp(r)
 	if errors.Is(err, auth.ErrUnauthenticated) || err == nil && id != nil && id.OfUser() {
