@@ -2,27 +2,39 @@ package manager
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 
 	"tidemark/errcode"
+	"tidemark/manager/api"
 	"tidemark/manager/api/v1"
+	"tidemark/wire"
 )
 
 // TestAMajorityOnFullDisks: a write that cannot be stored is answered by any manager with the managers whose disks are
-// full, and what to do; so is the status. That is so as long as the leader has its followers, and when it has lost
-// them, since its own disk is full, too. Everything is well as soon as there is room.
+// full, and what to do, and the leader is asked for it once, also with a key; so is the status. That is so as long as
+// the leader has its followers, and when it has lost them, since its own disk is full, too. Everything is well as soon
+// as there is room.
 func TestAMajorityOnFullDisks(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t, steadfast)
-	l := c.leader()
-	limits := func(n *node) (int, errcode.Code, string) {
-		code, h, body := c.once(n, "PATCH", "/v1/limits", `{"indexes_per_bucket":500}`, nil)
-		if code == 200 {
-			return code, "", ""
+	var l int
+	fill := func() { // only the leader can write
+		for _, n := range c.nodes {
+			n.full.Store(false)
 		}
-		p := problemOf(t, h, body)
-		return code, p.Code, p.Detail
+		l = c.leader()
+		for i, n := range c.nodes {
+			n.full.Store(i != l)
+		}
+	}
+	limits := func(n *node, header map[string]string) (int, wire.Problem) {
+		status, h, body := c.once(n, "PATCH", "/v1/limits", `{"indexes_per_bucket":500}`, header)
+		if status == 200 {
+			return status, wire.Problem{}
+		}
+		return status, problemOf(t, h, body)
 	}
 	names := func(text string) bool {
 		all := strings.Contains(text, "nothing can be stored now: ") && strings.Contains(text, "make room")
@@ -39,20 +51,44 @@ func TestAMajorityOnFullDisks(t *testing.T) {
 		}
 		return s.Verdict == v1.VerdictNotReady && names(strings.Join(s.Reasons, "\n"))
 	}
-	for i, n := range c.nodes {
-		n.full.Store(i != l)
-	}
-	for _, n := range c.nodes {
-		if status, code, detail := limits(n); status != 504 || code != errcode.OutcomeUnknown || !names(detail) {
-			t.Errorf("%s answers %d %s: %s", n.m.cfg.Name, status, code, detail)
+	ended := func(n *node, header map[string]string) bool { // because nothing can be stored, not with its time
+		if _, serving := c.nodes[l].m.raft.Serving(); !serving { // those that are full elect nobody
+			fill()
 		}
+		status, p := limits(n, header)
+		return status == 504 && p.Code == errcode.OutcomeUnknown && names(p.Detail) && len(p.Reasons) == 1 &&
+			p.Reasons[0].Code == "unstored" && strings.Contains(p.Detail, p.Reasons[0].Detail)
+	}
+	answers := func() int { // of the leader, to such writes
+		_, _, body := c.call(c.nodes[l], "GET", "/metrics", "", nil)
+		_, rest, _ := strings.Cut(string(body),
+			`tidemark_manager_requests_total{outcome="OUTCOME_UNKNOWN",route="PATCH /v1/limits"} `)
+		text, _, _ := strings.Cut(rest, "\n")
+		n, _ := strconv.Atoi(text) // 0 if it has made none
+		return n
+	}
+	fill()
+	for _, n := range c.nodes {
+		c.until("the answer says it", func() bool { return ended(n, nil) })
 		c.until("the status says it", func() bool { return said(n) })
 	}
+	c.until("a write with a key is answered while one manager leads", func() bool {
+		term, _ := c.nodes[l].m.raft.Serving()
+		before := answers()
+		over := ended(c.nodes[(l+1)%len(c.nodes)], map[string]string{api.HeaderKey: "k"})
+		if now, serving := c.nodes[l].m.raft.Serving(); !over || !serving || now != term {
+			return false
+		}
+		if n := answers() - before; n != 1 {
+			t.Errorf("the leader was asked %d times", n)
+		}
+		return true
+	})
 	c.nodes[l].full.Store(true)
 	for _, n := range c.nodes {
 		c.until("there is no leader, and the answer says why", func() bool {
-			_, code, detail := limits(n)
-			return code == errcode.NoLeader && names(detail)
+			_, p := limits(n, nil)
+			return p.Code == errcode.NoLeader && names(p.Detail)
 		})
 		c.until("the status says it without a leader", func() bool { return said(n) })
 	}
@@ -60,7 +96,7 @@ func TestAMajorityOnFullDisks(t *testing.T) {
 		n.full.Store(false)
 	}
 	c.until("writes are stored again", func() bool {
-		status, _, _ := limits(c.nodes[0])
+		status, _ := limits(c.nodes[0], nil)
 		return status == 200
 	})
 }

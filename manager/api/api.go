@@ -102,6 +102,7 @@ type API struct {
 	audit   audit
 	// succession makes calls wait for the next leader.
 	succession succession
+	outlook    outlook          // whether anything can be stored
 	past       *history.Cluster // statistics of the last hour
 	refused    refusals
 }
@@ -144,7 +145,7 @@ func New(cfg Config) *API {
 func over(g *ground) *API {
 	c := &currency{ground: g, began: time.Now(), asking: make(chan struct{}, 1)}
 	a := &access{ground: g, currency: c}
-	return &API{access: a, scans: &scans{access: a, places: rpc.NewPlaces(scansAtOnce, "scans")}}
+	return &API{access: a, outlook: newOutlook(), scans: &scans{access: a, places: rpc.NewPlaces(scansAtOnce, "scans")}}
 }
 
 // Close closes idle connections.

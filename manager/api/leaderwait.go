@@ -31,44 +31,48 @@ const HeaderPrefer = "Prefer"
 
 // attempt answers a call like untilLed. If a write cannot be stored, the answer comes soon and says why.
 func (a *API) attempt(w http.ResponseWriter, r *http.Request, rt *route) (here bool, err error) {
-	bounded, end := a.whileStorable(r, rt)
+	r, end := a.whileStorable(r, rt)
 	defer end()
-	if here, err = a.untilLed(w, bounded, rt); err == nil {
-		return here, nil
-	}
-	return here, a.explained(r, rt, a.problem(err))
+	return a.untilLed(w, r, rt)
 }
 
 // untilLed answers a call like once. While there is no leader, as in the moments after a leader's death, a user's
-// call waits for the next leader and is repeated, with the same body.
+// call waits for the next leader and is repeated, with the same body. A call that waited in vain is told why nothing can
+// be stored, if that is so; one for which there is no room among those that wait is answered at once.
 func (a *API) untilLed(w http.ResponseWriter, r *http.Request, rt *route) (here bool, err error) {
 	limit := leaderPatience(r, rt)
 	if limit <= 0 {
-		return a.once(w, r, rt)
+		if here, err = a.once(w, r, rt); err != nil {
+			err = a.explained(r, rt, a.problem(err))
+		}
+		return here, err
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return true, err
 	}
 	again := repeatable(r, rt)
-	p := a.succession.run(r.Context(), limit, func() (*rpc.Problem, bool) {
+	p, full := a.succession.run(r.Context(), limit, func() (*rpc.Problem, bool) {
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		if here, err = a.once(w, r, rt); err == nil {
 			return nil, false
 		}
 		p := a.problem(err)
-		switch {
-		case errors.Is(err, consensus.ErrClosed): // this manager is shutting down
-			return p, false
-		case p.Code == errcode.NoLeader:
-			return p, true
-		}
-		return p, again && p.Code == errcode.OutcomeUnknown
+		return p, !errors.Is(err, consensus.ErrClosed) && worthAgain(p, again) // closed: this manager is shutting down
 	})
-	if p == nil {
+	switch {
+	case p == nil:
 		return here, nil
+	case full:
+		return here, p
 	}
-	return here, p
+	return here, a.explained(r, rt, p)
+}
+
+// worthAgain reports whether another attempt may have a better answer than p. The next leader could not store what the
+// last one certainly could not.
+func worthAgain(p *rpc.Problem, repeatable bool) bool {
+	return p.Code == errcode.NoLeader || p.Code == errcode.OutcomeUnknown && repeatable && !endedUnstored(p)
 }
 
 // repeatable reports whether a call may be repeated though it may have been executed: the ledger knows its key, or it
@@ -98,9 +102,9 @@ func newSuccession(node *consensus.Node) succession {
 
 // run calls try until its error is not the lack of a leader, for at most limit after the first time. NO_LEADER means
 // that nothing was done; if a leader may have executed the call, run calls try again only if try reports that the
-// call is repeatable.
+// call is repeatable. full is set if too many calls wait for this one to go on.
 func (s *succession) run(ctx context.Context, limit time.Duration,
-	try func() (p *rpc.Problem, again bool)) *rpc.Problem {
+	try func() (p *rpc.Problem, again bool)) (last *rpc.Problem, full bool) {
 	var until time.Time
 	var unknown *rpc.Problem // set once the outcome was unknown: NO_LEADER, that nothing was done, must not follow it
 	for {
@@ -108,47 +112,47 @@ func (s *succession) run(ctx context.Context, limit time.Duration,
 		p, again := try()
 		switch {
 		case p == nil:
-			return nil
+			return nil, false
 		case again && p.Code == errcode.OutcomeUnknown:
 			unknown = p
 		case !again && p.Code == errcode.NoLeader: // this manager is shutting down
-			return cmp.Or(unknown, p)
-		case !again && (unknown == nil || p.Status < http.StatusInternalServerError):
-			return p
+			return cmp.Or(unknown, p), false
+		case !again && (unknown == nil || p.Status < http.StatusInternalServerError || p.Code == errcode.OutcomeUnknown):
+			return p, false
 		case unknown != nil:
 			p = unknown
 		}
 		if until.IsZero() {
 			until = time.Now().Add(limit)
 		}
-		if !s.await(ctx, was, until) {
-			return p
+		if more, full := s.await(ctx, was, until); !more {
+			return p, full
 		}
 	}
 }
 
 // await reports whether a call that failed under leader was is worth another attempt: as soon as another manager
-// leads, or the same one after some time; not after until, nor when ctx ends, nor if too many calls wait.
-func (s *succession) await(ctx context.Context, was leading, until time.Time) bool {
+// leads, or the same one after some time; not after until, nor when ctx ends, nor if too many calls wait (full).
+func (s *succession) await(ctx context.Context, was leading, until time.Time) (more, full bool) {
 	select {
 	case s.places <- struct{}{}:
 		defer func() { <-s.places }()
 	default:
-		return false
+		return false, true
 	}
 	tick := time.NewTicker(leaderLook)
 	defer tick.Stop()
 	for began := time.Now(); ; {
 		select {
 		case <-ctx.Done():
-			return false
+			return false, false
 		case now := <-tick.C:
 			if now.After(until) {
-				return false
+				return false, false
 			}
 			is := s.leads()
 			if (is.serving || is.leader.Known) && (is != was || now.Sub(began) >= leaderAgain) {
-				return true
+				return true, false
 			}
 		}
 	}
@@ -156,7 +160,10 @@ func (s *succession) await(ctx context.Context, was leading, until time.Time) bo
 
 // waits reports whether calls of this route wait for a leader: only those of users do. Components retry in their own
 // way, and the body of an upload cannot be sent again.
-func (rt *route) waits() bool { return rt.role != RoleNone && !rt.component() && !rt.upload }
+func (rt *route) waits() bool { return rt.ofUsers() && !rt.upload }
+
+// ofUsers reports whether users make the call, rather than components, load balancers and the like.
+func (rt *route) ofUsers() bool { return rt.role != RoleNone && !rt.component() }
 
 // leaderPatience returns how long a call waits for a leader. A forwarded call does not wait: the forwarding manager
 // does.

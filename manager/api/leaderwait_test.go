@@ -19,6 +19,8 @@ func TestSuccession(t *testing.T) {
 		leading{leader: consensus.Leader{ID: "m2", Known: true}}
 	own := leading{leader: consensus.Leader{ID: "m3", Known: true}, serving: true}
 	lost, unknown := rpc.Refuse(errcode.NoLeader, "no"), rpc.Refuse(errcode.OutcomeUnknown, "who knows")
+	full := rpc.Refuse(errcode.OutcomeUnknown, "who knows; nothing can be stored now")
+	full.Reasons = []rpc.Reason{{Code: reasonUnstored}}
 	busy, exists := rpc.Refuse(errcode.Busy, "full"), rpc.Refuse(errcode.NameExists, "n")
 	type at struct {
 		after time.Duration
@@ -54,6 +56,10 @@ func TestSuccession(t *testing.T) {
 			[]*rpc.Problem{unknown, busy}, errcode.OutcomeUnknown, 9, 2020 * ms},
 		{"with a key, and it had been done", leaderWait, true, []at{{0, m1}, {10 * ms, m2}},
 			[]*rpc.Problem{unknown, exists}, errcode.NameExists, 2, 20 * ms},
+		{"with a key, and nothing can be stored", leaderWait, true, []at{{0, m1}, {10 * ms, m2}},
+			[]*rpc.Problem{full, nil}, errcode.OutcomeUnknown, 1, 0},
+		{"with a key, and nothing can be stored at the next one, either", leaderWait, true, []at{{0, m1}, {10 * ms, m2}},
+			[]*rpc.Problem{unknown, full, nil}, errcode.OutcomeUnknown, 2, 20 * ms},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -67,13 +73,13 @@ func TestSuccession(t *testing.T) {
 					return now
 				}}
 				tries := 0
-				p := s.run(t.Context(), c.limit, func() (p *rpc.Problem, again bool) {
+				p, _ := s.run(t.Context(), c.limit, func() (p *rpc.Problem, again bool) {
 					if len(s.places) != 0 {
 						t.Error("it holds a place while it is tried")
 					}
 					tries++
 					p = c.answers[min(tries, len(c.answers))-1]
-					return p, p != nil && (p.Code == errcode.NoLeader || p.Code == errcode.OutcomeUnknown && c.keyed)
+					return p, p != nil && worthAgain(p, c.keyed)
 				})
 				var code errcode.Code
 				if p != nil {
@@ -101,12 +107,15 @@ func TestSuccessionHasBounds(t *testing.T) {
 		first := make(chan time.Duration)
 		began := time.Now()
 		go func() {
-			s.run(ctx, leaderWaitMost, lost)
+			if _, full := s.run(ctx, leaderWaitMost, lost); full {
+				t.Error("the first one had no place")
+			}
 			first <- time.Since(began)
 		}()
 		synctest.Wait()
-		if p := s.run(t.Context(), leaderWaitMost, lost); p.Code != errcode.NoLeader || time.Since(began) != 0 {
-			t.Errorf("one too many: %v after %s", p, time.Since(began))
+		p, full := s.run(t.Context(), leaderWaitMost, lost)
+		if p.Code != errcode.NoLeader || !full || time.Since(began) != 0 {
+			t.Errorf("one too many: %v after %s; no place: %t", p, time.Since(began), full)
 		}
 		if took := <-first; took != time.Second {
 			t.Errorf("it waited for %s", took)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,17 +17,28 @@ import (
 
 const (
 	// unstoredAfter is how long a write waits before the leader asks the managers whether they can store it; unstoredLook
-	// is the pause between such questions, of which two in a row must have the same answer.
+	// is the pause between such questions, of which two in a row must have the same answer. An answer serves all calls
+	// for less than that, so that two in a row are two answers.
 	unstoredAfter = 2 * time.Second
 	unstoredLook  = time.Second
 	// unstoredWord begins each text of unstored.
 	unstoredWord = "nothing can be stored now: "
+	// reasonUnstored is the reason code of a problem whose call has ended because certainly nothing can be stored.
+	reasonUnstored = "unstored"
 )
 
-// unstored describes why a majority of the managers cannot store anything: their disks fail, or hang, and others do
-// not answer. It returns "" if it may, as far as the managers have told. With failing alone, a disk that hangs does not
-// count: it may continue at any moment.
-func unstored(all []v1.ManagerStatus, failing bool) string {
+// fault is why a manager may store nothing; each is less certain than the one before it.
+type fault int
+
+const (
+	diskFails fault = iota
+	diskHangs       // it may continue at any moment
+	silent          // it does not answer; it may only be late
+)
+
+// unstored describes why a majority of the managers cannot store anything: their disks fail, or have another fault up
+// to most. It returns "" if it may, as far as the managers have told.
+func unstored(all []v1.ManagerStatus, most fault) string {
 	voters, lost, disks := 0, 0, false
 	var what []string
 	for i := range all {
@@ -35,11 +47,11 @@ func unstored(all []v1.ManagerStatus, failing bool) string {
 			continue
 		}
 		voters++
-		switch fault := diskFault(m, failing); {
-		case fault != "":
-			what = append(what, fmt.Sprintf("manager %s cannot write (%s)", m.ID, fault))
+		switch why := diskFault(m, most); {
+		case why != "":
+			what = append(what, fmt.Sprintf("manager %s cannot write (%s)", m.ID, why))
 			disks = true
-		case !m.Alive && m.REST != "": // without an address it could not be asked
+		case most >= silent && !m.Alive && m.REST != "": // without an address it could not be asked
 			what = append(what, fmt.Sprintf("manager %s does not answer", m.ID))
 		default:
 			continue
@@ -54,26 +66,56 @@ func unstored(all []v1.ManagerStatus, failing bool) string {
 }
 
 // diskFault returns why a manager that answers cannot write to its disk, "" if it can.
-func diskFault(m *v1.ManagerStatus, failing bool) string {
+func diskFault(m *v1.ManagerStatus, most fault) string {
 	for _, r := range m.NotReady {
-		if strings.HasPrefix(r.Detail, consensus.DiskFails) || !failing && strings.HasPrefix(r.Detail, consensus.DiskHangs) {
+		if strings.HasPrefix(r.Detail, consensus.DiskFails) ||
+			most >= diskHangs && strings.HasPrefix(r.Detail, consensus.DiskHangs) {
 			return r.Detail
 		}
 	}
 	return ""
 }
 
-// unstored asks all managers, and returns why nothing can be stored.
-func (a *API) unstored(ctx context.Context, failing bool) string {
-	var st v1.Status
-	health{a.ground, a.currency}.addManagers(ctx, a.cfg.Raft.State(), &st)
-	return unstored(st.Managers, failing)
+// outlook is what the managers have answered. All calls share it: many that fail at once ask no more than one does.
+type outlook struct {
+	turn chan struct{} // held by the one who asks, or reads
+	at   time.Time
+	all  []v1.ManagerStatus
 }
 
-// errUnstored ends the wait of a write that cannot be stored.
-var errUnstored = errors.New("the disks of a majority of the managers fail")
+func newOutlook() outlook { return outlook{turn: make(chan struct{}, 1)} }
 
-// outOfTime is the context of a write. It ends with the error of a deadline when errUnstored ends it, and so do
+// managers returns the result of ask, at most unstoredLook old; nil if ctx ends while another one asks.
+func (o *outlook) managers(ctx context.Context, ask func() []v1.ManagerStatus) []v1.ManagerStatus {
+	select {
+	case o.turn <- struct{}{}:
+		defer func() { <-o.turn }()
+	case <-ctx.Done():
+		return nil
+	}
+	if o.at.IsZero() || time.Since(o.at) >= unstoredLook {
+		o.all = ask()
+		o.at = time.Now()
+	}
+	return o.all
+}
+
+// unstored asks all managers, unless they have just been asked, and returns why nothing can be stored.
+func (a *API) unstored(ctx context.Context, most fault) string {
+	return unstored(a.outlook.managers(ctx, func() []v1.ManagerStatus {
+		var st v1.Status
+		// The answer serves others, too, and takes no longer than aliveTimeout.
+		health{a.ground, a.currency}.addManagers(context.WithoutCancel(ctx), a.cfg.Raft.State(), &st)
+		return st.Managers
+	}), most)
+}
+
+// unstoredError ends the wait of a write that certainly cannot be stored, and says why.
+type unstoredError string
+
+func (e unstoredError) Error() string { return string(e) }
+
+// outOfTime is the context of a write. It ends with the error of a deadline when an unstoredError ends it, and so do
 // contexts made of it, because its channel is its own.
 type outOfTime struct {
 	context.Context
@@ -96,29 +138,32 @@ func (c *outOfTime) Err() error {
 	default:
 		return nil
 	}
-	if errors.Is(context.Cause(c.Context), errUnstored) {
+	if errors.As(context.Cause(c.Context), new(unstoredError)) {
 		return context.DeadlineExceeded
 	}
 	return c.Context.Err()
 }
 
 // whileStorable returns a user's write with a context that ends soon after it has become certain, at the leader, that
-// nothing can be stored because disks fail: the write would wait for all its time. end has to be called.
+// nothing can be stored because disks fail: the write would wait for all its time. An upload does: there may be room
+// again before all of it has arrived. end has to be called.
 func (a *API) whileStorable(r *http.Request, rt *route) (again *http.Request, end func()) {
 	if !rt.leader || !rt.waits() || r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return r, func() {}
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	ends := newOutOfTime(ctx)
-	go watchStorable(ctx, func() bool { // the leader does this for a write that was sent to it
-		_, serving := a.cfg.Raft.Serving()
-		return serving && a.unstored(ctx, true) != ""
+	go watchStorable(ctx, func() string {
+		if _, serving := a.cfg.Raft.Serving(); !serving { // the leader does this for a write that was sent to it
+			return ""
+		}
+		return a.unstored(ctx, diskFails)
 	}, cancel)
 	return r.WithContext(ends), func() { cancel(nil) }
 }
 
-// watchStorable gives up when fails has been true twice in a row.
-func watchStorable(ctx context.Context, fails func() bool, giveUp context.CancelCauseFunc) {
+// watchStorable gives up when two looks in a row have said why nothing can be stored.
+func watchStorable(ctx context.Context, look func() string, giveUp context.CancelCauseFunc) {
 	next := time.NewTimer(unstoredAfter)
 	defer next.Stop()
 	for seen := false; ; next.Reset(unstoredLook) {
@@ -127,26 +172,41 @@ func watchStorable(ctx context.Context, fails func() bool, giveUp context.Cancel
 		case <-ctx.Done():
 			return
 		}
-		was := seen
-		if seen = fails(); was && seen {
-			giveUp(errUnstored)
+		why := look()
+		if seen && why != "" {
+			giveUp(unstoredError(why))
 			return
 		}
+		seen = why != ""
 	}
 }
 
-// explained adds to the answer to a call that waited in vain why nothing can be stored, if that is so.
+// explained adds to the answer to a call that waited in vain why nothing can be stored, if that is so. If the wait has
+// ended because of that, the answer has it among its reasons, too.
 func (a *API) explained(r *http.Request, rt *route, p *rpc.Problem) *rpc.Problem {
 	switch p.Code {
 	case errcode.NoLeader, errcode.OutcomeUnknown, errcode.Timeout:
 	default:
 		return p
 	}
-	if !rt.leader || !rt.waits() || strings.Contains(p.Detail, unstoredWord) { // the leader has said it
+	if !rt.leader || !rt.ofUsers() || strings.Contains(p.Detail, unstoredWord) { // the leader has said it
 		return p
 	}
-	if why := a.unstored(context.WithoutCancel(r.Context()), false); why != "" {
-		p.Detail += "; " + why
+	var why unstoredError
+	switch ctx := r.Context(); {
+	case errors.As(context.Cause(ctx), &why):
+		p.Reasons = append(p.Reasons, rpc.Reason{Code: reasonUnstored, Detail: string(why)})
+	case errors.Is(ctx.Err(), context.Canceled): // nobody waits for the answer
+	default:
+		why = unstoredError(a.unstored(context.WithoutCancel(ctx), silent)) // its time may be over
+	}
+	if why != "" {
+		p.Detail += "; " + string(why)
 	}
 	return p
+}
+
+// endedUnstored reports whether a call has ended, here or at the leader, because certainly nothing can be stored.
+func endedUnstored(p *rpc.Problem) bool {
+	return slices.ContainsFunc(p.Reasons, func(r rpc.Reason) bool { return r.Code == reasonUnstored })
 }

@@ -3,11 +3,17 @@ package api
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
 	"tidemark/manager/api/v1"
 	"tidemark/wire"
 )
@@ -25,28 +31,31 @@ func TestUnstored(t *testing.T) {
 	m1, m2 := manager("m1", "leader", true), manager("m2", "voter", true, low, full)
 	unknown := v1.ManagerStatus{ID: "m3", Role: "voter"} // a manager without a state does not know its address
 	for _, c := range []struct {
-		name    string
-		all     []v1.ManagerStatus
-		failing bool
-		want    []string // "": nothing
+		name string
+		all  []v1.ManagerStatus
+		most fault
+		want []string // "": nothing
 	}{
-		{"one of three is full", []v1.ManagerStatus{m1, m2, manager("m3", "voter", true)}, false, nil},
-		{"two of three are full", []v1.ManagerStatus{m1, m2, manager("m3", "voter", true, full)}, true,
+		{"one of three is full", []v1.ManagerStatus{m1, m2, manager("m3", "voter", true)}, silent, nil},
+		{"two of three are full", []v1.ManagerStatus{m1, m2, manager("m3", "voter", true, full)}, diskFails,
 			[]string{"manager m2 cannot write (" + full + "), manager m3 cannot write", "2 of the 3 managers", "make room"}},
-		{"one is full, one hangs", []v1.ManagerStatus{m1, m2, manager("m3", "voter", true, hangs)}, false,
+		{"one is full, one hangs", []v1.ManagerStatus{m1, m2, manager("m3", "voter", true, hangs)}, silent,
 			[]string{"m2", "m3 cannot write (" + hangs}},
-		{"the same, when only failures count", []v1.ManagerStatus{m1, m2, manager("m3", "voter", true, hangs)}, true, nil},
-		{"one is full, one is silent", []v1.ManagerStatus{m1, m2, manager("m3", "voter", false)}, false,
+		{"the same, when only failures count", []v1.ManagerStatus{m1, m2, manager("m3", "voter", true, hangs)}, diskFails,
+			nil},
+		{"one is full, one is silent", []v1.ManagerStatus{m1, m2, manager("m3", "voter", false)}, silent,
 			[]string{"m2 cannot write", "manager m3 does not answer"}},
+		{"the same, when it may only be late", []v1.ManagerStatus{m1, m2, manager("m3", "voter", false)}, diskFails, nil},
+		{"the same, when disks that hang count", []v1.ManagerStatus{m1, m2, manager("m3", "voter", false)}, diskHangs, nil},
 		{"two are silent: that is no matter of disks", []v1.ManagerStatus{m1, manager("m2", "voter", false),
-			manager("m3", "voter", false)}, false, nil},
-		{"one is full, one is not known", []v1.ManagerStatus{m1, m2, unknown}, false, nil},
-		{"one of two is full", []v1.ManagerStatus{m1, m2}, false, []string{"2 of the 2 managers"}},
+			manager("m3", "voter", false)}, silent, nil},
+		{"one is full, one is not known", []v1.ManagerStatus{m1, m2, unknown}, silent, nil},
+		{"one of two is full", []v1.ManagerStatus{m1, m2}, silent, []string{"2 of the 2 managers"}},
 		{"one has no vote", []v1.ManagerStatus{m1, m2, manager("m3", roleNonvoter, true, full),
-			manager("m4", "voter", true)}, false, nil},
-		{"low is not full", []v1.ManagerStatus{manager("m1", "leader", true, low)}, false, nil},
+			manager("m4", "voter", true)}, silent, nil},
+		{"low is not full", []v1.ManagerStatus{manager("m1", "leader", true, low)}, silent, nil},
 	} {
-		got := unstored(c.all, c.failing)
+		got := unstored(c.all, c.most)
 		if (got == "") != (c.want == nil) {
 			t.Errorf("%s: %q", c.name, got)
 		}
@@ -61,6 +70,10 @@ func TestUnstored(t *testing.T) {
 	if judge(&st, false, false); st.Verdict != v1.VerdictNotReady || !strings.HasPrefix(st.Reasons[0], unstoredWord) {
 		t.Errorf("a cluster that stores nothing is %s: %q", st.Verdict, st.Reasons)
 	}
+	st.Managers[2] = manager("m3", "voter", false)
+	if judge(&st, false, false); st.Verdict != v1.VerdictDegraded {
+		t.Errorf("a cluster in which one manager is full and another late is %s: %q", st.Verdict, st.Reasons)
+	}
 }
 
 // TestAWriteThatCannotBeStoredEnds checks that a write ends, as if its time were over, when disks have failed at two
@@ -73,7 +86,10 @@ func TestAWriteThatCannotBeStoredEnds(t *testing.T) {
 		ends := newOutOfTime(inner)
 		below, stop := context.WithTimeout(ends, time.Hour) // handlers make contexts of theirs
 		defer stop()
-		go watchStorable(inner, func() bool { looks++; return looks != 2 }, cancel)
+		go watchStorable(inner, func() string {
+			looks++
+			return []string{"", "full", "", "full", "still full"}[looks]
+		}, cancel)
 		<-below.Done()
 		if took, want := time.Since(began), unstoredAfter+3*unstoredLook; took != want || looks != 4 {
 			t.Errorf("it ends after %v and %d looks, want %v and 4", took, looks, want)
@@ -81,6 +97,9 @@ func TestAWriteThatCannotBeStoredEnds(t *testing.T) {
 		for _, ctx := range []context.Context{ends, below} {
 			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				t.Errorf("it ends with %v", ctx.Err())
+			}
+			if why := unstoredError(""); !errors.As(context.Cause(ctx), &why) || why != "still full" {
+				t.Errorf("it ends because of %v", context.Cause(ctx))
 			}
 		}
 		gone, leave := context.WithCancelCause(t.Context())
@@ -93,4 +112,87 @@ func TestAWriteThatCannotBeStoredEnds(t *testing.T) {
 			t.Errorf("of a caller that has gone: %v", left.Err())
 		}
 	})
+}
+
+// TestOneLookForAll checks that calls which fail at the same time ask the managers once, that two looks of one call are
+// two answers, and that the managers are asked again as soon as an answer may be outdated.
+func TestOneLookForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOutlook()
+		var asked atomic.Int64
+		look := func() {
+			if all := o.managers(t.Context(), func() []v1.ManagerStatus {
+				time.Sleep(aliveTimeout) // one manager does not answer
+				return []v1.ManagerStatus{{Lag: uint64(asked.Add(1))}}
+			}); len(all) != 1 || all[0].Lag != uint64(asked.Load()) {
+				t.Errorf("it was told %v after %d questions", all, asked.Load())
+			}
+		}
+		for round := range int64(3) {
+			var calls sync.WaitGroup
+			for range 100 {
+				calls.Go(look)
+			}
+			calls.Wait()
+			time.Sleep(unstoredLook - 1)
+			if look(); asked.Load() != round+1 {
+				t.Errorf("the managers were asked %d times in round %d", asked.Load(), round+1)
+			}
+			time.Sleep(1)
+		}
+	})
+}
+
+// TestWhoIsToldThatNothingCanBeStored checks which calls are told the reason why they fail: neither those whose callers
+// have gone nor those that were refused at once, which would wait for the managers' answers.
+func TestWhoIsToldThatNothingCanBeStored(t *testing.T) {
+	t.Parallel()
+	node, _ := pair(t, time.Second)
+	a := over(&ground{cfg: Config{Raft: node, Name: "m"}, now: time.Now})
+	full := []wire.Reason{{Code: "disk", Detail: "disk fails: /m: no space left on device"}}
+	a.outlook.all = []v1.ManagerStatus{{ID: "m1", Role: "leader", Alive: true}, {ID: "m2", Role: "voter", NotReady: full}}
+	a.outlook.at = time.Now().Add(time.Hour) // nobody is asked
+	a.succession = newSuccession(node)
+	a.succession.places = nil // no call may wait
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	late, end := context.WithDeadline(t.Context(), time.Now())
+	defer end()
+	for _, c := range []struct {
+		name      string
+		ctx       context.Context
+		forwarded bool // it does not wait
+		upload    bool
+		code      errcode.Code
+		told      bool
+	}{
+		{"it did not wait", t.Context(), true, false, errcode.NoLeader, true},
+		{"its time is over", late, true, false, errcode.OutcomeUnknown, true},
+		{"an upload", t.Context(), false, true, errcode.OutcomeUnknown, true},
+		{"its caller has gone", gone, true, false, errcode.OutcomeUnknown, false},
+		{"too many others wait", t.Context(), false, false, errcode.NoLeader, false},
+		{"another refusal", t.Context(), true, false, errcode.Busy, false},
+	} {
+		r := httptest.NewRequestWithContext(c.ctx, http.MethodPost, "/", http.NoBody)
+		if c.forwarded {
+			r.Header.Set(HeaderForwarded, "m2")
+		}
+		rt := route{method: http.MethodPost, role: RoleAdmin, leader: true, upload: c.upload}
+		rt.handle = func(_ http.ResponseWriter, r *http.Request) error {
+			if c.ctx.Err() != nil { // that is what ends its wait
+				<-r.Context().Done()
+			}
+			return rpc.Refuse(c.code, "no")
+		}
+		p := &rpc.Problem{}
+		for until := time.Now().Add(time.Minute); p.Code != c.code; { // another one: it does not lead for a moment
+			_, err := a.attempt(httptest.NewRecorder(), r, &rt)
+			if p = rpc.AsProblem(err); time.Now().After(until) {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+		}
+		if told := strings.Contains(p.Detail, "manager m2 cannot write"); told != c.told || endedUnstored(p) {
+			t.Errorf("%s: told %t, want %t: %s %v", c.name, told, c.told, p.Detail, p.Reasons)
+		}
+	}
 }

@@ -118,7 +118,7 @@ func judge(st *v1.Status, stale, meantAlone bool) {
 		j.bad(v1.VerdictNotReady, "the leader, %s at %s, does not answer: this status lacks what only the leader has",
 			st.Leader.ID, st.Leader.REST)
 	}
-	if why := unstored(st.Managers, false); why != "" {
+	if why := unstored(st.Managers, diskHangs); why != "" { // one that does not answer may only be late
 		j.bad(v1.VerdictNotReady, "%s", why)
 	}
 	j.judgeManagers()
