@@ -57,6 +57,7 @@ type Node struct {
 	admin       net.Listener
 	server      *server.Server
 	quota       *store.Quota
+	disk        *store.Disk
 	shelf       shelf
 	started     time.Time
 
@@ -74,7 +75,8 @@ func Open(config Config) (*Node, error) {
 	if err := config.check(); err != nil {
 		return nil, err
 	}
-	n := &Node{config: config, quota: store.NewQuota(config.QuotaBytes), started: config.Now(), ready: make(chan struct{}),
+	n := &Node{config: config, quota: store.NewQuota(config.QuotaBytes), disk: store.NewDisk(config.Dir),
+		started: config.Now(), ready: make(chan struct{}),
 		mapStreams: rpc.NewPlaces(maxMapStreams, "streams of maps"),
 		checks:     rpc.NewPlaces(maxChecks, "checks of passwords")}
 	if err := n.open(); err != nil {

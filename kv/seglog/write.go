@@ -127,6 +127,16 @@ func (l *Log) sync() error {
 // Size returns the number of bytes on disk. It does not block while the disk hangs.
 func (l *Log) Size() int64 { return l.size.Load() }
 
+// Largest returns the size of the largest segment. One that began with a large batch is larger than SegmentBytes.
+func (l *Log) Largest() (bytes int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.segments {
+		bytes = max(bytes, s.size)
+	}
+	return bytes
+}
+
 // Sealed lists the numbers of the segments that accept no more records, oldest first.
 func (l *Log) Sealed() []uint64 {
 	l.mu.Lock()

@@ -23,6 +23,7 @@ type Ticket struct {
 	c     *committer
 	buf   []byte
 	lsn   uint64 // of its last record
+	owes  int64  // bytes of it that count as waiting to be written
 	recs  []pending
 	touch []touched
 	done  chan struct{}
@@ -65,6 +66,19 @@ func (t *Ticket) Size() int {
 	t.c.mu.Lock()
 	defer t.c.mu.Unlock()
 	return len(t.buf)
+}
+
+// addLocked replaces the records by more, which begin with them.
+func (t *Ticket) addLocked(more []byte) {
+	t.c.space.waiting.Add(int64(len(more) - len(t.buf)))
+	t.owes += int64(len(more) - len(t.buf))
+	t.buf = more
+}
+
+// settleLocked no longer counts the records as waiting to be written.
+func (t *Ticket) settleLocked() {
+	t.c.space.waiting.Add(-t.owes)
+	t.owes = 0
 }
 
 // committer is the group commit of a bucket: appenders fill the current ticket, and the first goroutine that waits
@@ -117,11 +131,12 @@ func (c *committer) appendDoc(vb *VBucket, doc, prev *Doc) (*Ticket, error) {
 	if c.unsynced != nil {
 		return nil, c.unsynced
 	}
-	if err := c.space.refuses(doc.Deleted || doc.Collection == SystemCollection); err != nil {
+	t := c.cur
+	if err := c.space.refuses(doc.Deleted || doc.Collection == SystemCollection, doc.recordBytes(),
+		int64(len(t.buf))); err != nil {
 		return nil, err
 	}
-	t := c.cur
-	t.buf = appendDoc(t.buf, vb.id, doc)
+	t.addLocked(appendDoc(t.buf, vb.id, doc))
 	c.lsn++
 	doc.lsn, t.lsn = c.lsn, c.lsn
 	t.recs = append(t.recs, pending{vb: vb, doc: doc, prev: prev, high: vb.high})
@@ -141,7 +156,7 @@ func (c *committer) appendCopy(encode func(dst []byte) []byte) (*Ticket, error) 
 	if err := c.refusedLocked(); err != nil {
 		return nil, err
 	}
-	c.cur.buf = encode(c.cur.buf)
+	c.cur.addLocked(encode(c.cur.buf))
 	return c.cur, nil
 }
 
@@ -208,6 +223,7 @@ func (c *committer) flush(t *Ticket) {
 	c.writing.begin(started)
 	_, err := c.log.Write(t.buf)
 	c.space.look()
+	c.space.fit(c.log.Largest())
 	c.writing.end()
 	if c.onWrite != nil {
 		c.onWrite(len(t.buf), c.now().Sub(started), err)
@@ -234,6 +250,16 @@ func (c *committer) since() (stored func(last *Ticket) error) {
 	}
 }
 
+// settle no longer counts anything as waiting to be written: the bucket is given up.
+func (c *committer) settle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cur.settleLocked()
+	if c.flying != nil {
+		c.flying.settleLocked()
+	}
+}
+
 // publish makes a written ticket visible to streams and wakes its waiters.
 func (c *committer) publish(t *Ticket) {
 	for _, x := range t.touch {
@@ -247,6 +273,7 @@ func (c *committer) publish(t *Ticket) {
 	if cap(t.buf) <= keepBatchBytes && c.spare == nil {
 		c.spare = t.buf
 	}
+	t.settleLocked()
 	t.buf, t.recs, t.touch = nil, nil, nil
 	c.mu.Unlock()
 	close(t.done)
@@ -274,6 +301,7 @@ func (c *committer) takeBack(cause error) {
 	c.written.Store(c.lsn)
 	c.retryAt = c.now().Add(retryAfterFailure)
 	for _, t := range failed {
+		t.settleLocked()
 		t.buf, t.recs, t.touch = nil, nil, nil
 		t.err = err
 		close(t.done)

@@ -12,25 +12,61 @@ import (
 // Compact removes garbage from the log, oldest segment first: records that are still needed are appended again, then
 // the segment is dropped. It runs while more than half of the log (and more than compactionSlack segments) is
 // garbage, so that on average each written byte is rewritten at most about once; on a disk that is almost full, while a
-// segment and an eighth of what is needed are garbage. Tombstones are purged only in the oldest segment: there no older
-// version of their key can reappear.
+// segment and an eighth of what is needed are garbage; and on one without room for deletions, see squeeze. Tombstones
+// are purged only in the oldest segment: there no older version of their key can reappear.
 func (b *Bucket) Compact(ctx context.Context) error {
-	for ctx.Err() == nil {
-		b.commit.space.look() // others may fill the disk, or free it
-		sealed := b.log.Sealed()
-		size, live := b.log.Size(), b.liveBytes.Load()
-		most := 2*live + compactionSlack*b.opts.SegmentBytes
-		if b.commit.space.low() {
-			most = min(most, live+live/8+b.opts.SegmentBytes)
-		}
-		if len(sealed) == 0 || size <= most {
-			return nil
-		}
-		if err := b.compactSegment(ctx, sealed[0], b.opts.PurgeAfter); err != nil {
+	space := b.commit.space
+	space.look() // others may fill the disk, or free it
+	low, full := space.documents.Swap(false), space.deletions.Swap(false)
+	if full || space.full() {
+		if err := b.squeeze(ctx); err != nil {
 			return err
 		}
 	}
-	return ctx.Err()
+	for _, number := range b.log.Sealed() { // not those sealed meanwhile: states of vbuckets are copied again and again
+		live := b.liveBytes.Load()
+		most := 2*live + compactionSlack*b.opts.SegmentBytes
+		if low || space.low() {
+			most = min(most, live+live/8+b.opts.SegmentBytes)
+		}
+		if b.log.Size() <= most {
+			return nil
+		}
+		if err := b.compactSegment(ctx, number, b.opts.PurgeAfter); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// squeeze compacts a log on a disk that has no room for deletions, until there is room for documents again. What was
+// deleted until then may be less than what Compact waits for, and would stay for ever: but it is at least as much as
+// the tombstones have taken, and so a deletion costs no room in the end. A log without new garbage is left alone.
+func (b *Bucket) squeeze(ctx context.Context) error {
+	garbage := func() int64 { return b.log.Size() - b.liveBytes.Load() }
+	if garbage() <= b.left+b.commit.space.more/squeezeShare {
+		return nil
+	}
+	if err := b.rotate(); err != nil {
+		return err
+	}
+	for _, number := range b.log.Sealed() {
+		if err := b.compactSegment(ctx, number, b.opts.PurgeAfter); err != nil {
+			return err
+		}
+		if !b.commit.space.low() {
+			return nil
+		}
+	}
+	b.left = garbage()
+	return nil
+}
+
+// rotate seals the current segment, so that it can be compacted.
+func (b *Bucket) rotate() error {
+	b.commit.writeMu.Lock()
+	defer b.commit.writeMu.Unlock()
+	return b.log.Rotate()
 }
 
 // purgeDue rewrites the log once if there are tombstones that may be purged: they count as live data, and Compact
@@ -90,6 +126,14 @@ func (v *VBucket) forgettableLocked(d *Doc, cutoff uint32) bool {
 // compactSegment rewrites the needed records of the oldest sealed segment and drops it. A write that fails meanwhile
 // stops it: a version that was superseded only by a write taken back later would not have been rewritten.
 func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter time.Duration) error {
+	end, err := b.opts.Disk.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if err := b.fits(number); err != nil {
+		return fmt.Errorf("compact segment %d: %w", number, err)
+	}
 	if err := b.emptySegment(ctx, number, cutoffAt(b.now(), purgeAfter)); err != nil {
 		return fmt.Errorf("compact segment %d: %w", number, err)
 	}
@@ -97,7 +141,49 @@ func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter t
 		return err
 	}
 	b.stats.SegmentsDropped.Add(1)
+	b.commit.space.look()
+	b.commit.space.fit(b.log.Largest())
 	return nil
+}
+
+// fits returns an error if the disk has no room for what is needed of a segment: a compaction that gets stuck halfway
+// would only take room, and the next one would copy the same again.
+func (b *Bucket) fits(number uint64) error {
+	space := b.commit.space
+	space.look()
+	if !space.lacks(b.log.Largest() + compactionBytes) {
+		return nil
+	}
+	need, err := b.needed(number)
+	if err == nil && space.lacks(need+compactionBytes) {
+		err = fmt.Errorf("%w: it needs %d bytes, and only %d are free under %s: make room on the disk", ErrTemporary,
+			need+compactionBytes, space.free.Load(), space.dir)
+	}
+	return err
+}
+
+// needed returns the size of the documents that are still needed of a segment.
+func (b *Bucket) needed(number uint64) (bytes int64, err error) {
+	err = b.log.ReadSegment(number, func(r seglog.Record) error {
+		kind, vb, rest, err := recordPlace(r.Payload)
+		if err != nil || kind != recordDoc {
+			return err
+		}
+		collection, key, seqno, _, err := docIdentity(rest)
+		if v := b.VBucket(vb); err == nil && v != nil && v.newest(collection, key, seqno) {
+			bytes += seglog.FrameOverhead + int64(len(r.Payload))
+		}
+		return err
+	})
+	return bytes, err
+}
+
+// newest reports whether a version is the newest of its key.
+func (v *VBucket) newest(collection uint32, key []byte, seqno uint64) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	d := v.docs[docID{collection, string(key)}]
+	return d != nil && d.Seqno == seqno
 }
 
 // emptySegment appends the needed records of the oldest segment again and waits until they are stored.
@@ -229,10 +315,7 @@ func (v *VBucket) ForgetTombstones() error {
 // PurgeTombstones purges all tombstones older than age at once, and rewrites the whole log for it. It must not run
 // concurrently with Run, which does the same when tombstones are due.
 func (b *Bucket) PurgeTombstones(ctx context.Context, age time.Duration) error {
-	b.commit.writeMu.Lock()
-	err := b.log.Rotate()
-	b.commit.writeMu.Unlock()
-	if err != nil {
+	if err := b.rotate(); err != nil {
 		return err
 	}
 	for _, number := range b.log.Sealed() {

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"tidemark/internal/diskspace"
 	"tidemark/internal/loglimit"
 )
 
@@ -18,63 +17,87 @@ const (
 	segmentsPerDisk   = 16
 	// compactionBytes is what compaction writes beside the documents of a segment: states of vbuckets, a manifest, and
 	// blocks that are not full.
-	compactionBytes = 1 << 20
+	compactionBytes = 512 << 10
+	// slackBytes is kept for what is never refused (states and windows of vbuckets), so that compaction can begin then.
+	slackBytes = 512 << 10
+	// squeezeShare is the part of the room for deletions that may be garbage while deletions are refused. It is small
+	// because the buckets of a node share that room, and each has only its part of the garbage.
+	squeezeShare = 16
 	// hangsAfter is how long a write or a sync may take until the disk counts as hung.
 	hangsAfter = 5 * time.Second
 )
 
-// space keeps room on the disk for what makes room: documents are refused while less is free than compaction and
-// deletions need, deletions while less is free than compaction needs. A full disk could not be freed otherwise, since
-// both append to the log before it can be shortened.
+// space keeps room on the disk for what makes room: documents are refused while less would be left than compaction and
+// deletions need, deletions while less would be left than compaction needs. A full disk could not be freed otherwise,
+// since both append to the log before it can be shortened.
 type space struct {
-	measure func(dir string) (diskspace.Space, error)
-	dir     string
-	keep    int64 // for compaction
-	more    int64 // for deletions
-	free    atomic.Int64
-	known   atomic.Bool // free has been measured
+	*Disk
+	segment   int64        // the size at which a segment is sealed
+	keep      atomic.Int64 // for compaction
+	more      int64        // for deletions
+	documents atomic.Bool  // documents have been refused since the last compaction
+	deletions atomic.Bool  // so have deletions
+	large     atomic.Int64 // the size of a document that has been refused since the last look at the log
 
 	mu    sync.Mutex
 	lines loglimit.Limiter // of the log, on a disk at the limit
 }
 
-// newSpace measures the disk of a bucket. It returns also the size of segments for it, at most most.
-func newSpace(dir string, most int64, measure func(string) (diskspace.Space, error)) (s *space, segment int64) {
-	if measure == nil {
-		measure = diskspace.Of
+// newSpace measures the disk and determines the size of segments for it, at most most.
+func newSpace(disk *Disk, most int64) *space {
+	if total := disk.look(); total > 0 {
+		most = min(most, max(leastSegmentBytes, total/segmentsPerDisk))
 	}
-	s = &space{dir: filepath.Clean(dir), measure: measure}
-	if r, err := measure(dir); err == nil && r.Total > 0 {
-		most = min(most, max(leastSegmentBytes, int64(min(r.Total, 1<<62))/segmentsPerDisk))
-	}
-	s.keep = most + compactionBytes
-	s.more = s.keep / 4
-	s.look()
-	return s, most
+	s := &space{Disk: disk, segment: most, more: (most + compactionBytes) / 4}
+	s.fit(0)
+	return s
 }
 
-// look measures what is free. It costs a system call that reads no disk.
-func (s *space) look() {
-	r, err := s.measure(s.dir)
-	if s.known.Store(err == nil && r.Total > 0); err == nil {
-		s.free.Store(int64(min(r.Free, 1<<62)))
-	}
+// fit keeps room for the compaction of the largest segment: one whose first batch is large is larger than others.
+func (s *space) fit(largest int64) { s.keep.Store(s.keeps(largest)) }
+
+func (s *space) keeps(largest int64) int64 {
+	return max(s.segment, largest) + compactionBytes + slackBytes
 }
 
-// low reports whether documents are refused.
-func (s *space) low() bool { return s.known.Load() && s.free.Load() < s.keep+s.more }
+// low reports whether all documents are refused, full whether deletions are, too. Before, large documents are refused.
+func (s *space) low() bool  { return s.lacks(s.keep.Load() + s.more) }
+func (s *space) full() bool { return s.lacks(s.keep.Load()) }
 
-// refuses returns why a version may not be appended, nil if it may.
-func (s *space) refuses(deletes bool) error {
-	if !s.low() || deletes && s.free.Load() >= s.keep {
+// refuses returns why a version of some size may not be appended to a batch, nil if it may. A batch is not divided
+// among segments, and what it needs to be compacted must be left, too.
+func (s *space) refuses(deletes bool, size, batch int64) error {
+	keep := max(s.keep.Load(), s.keeps(batch+size))
+	if deletes {
+		if s.lacks(keep + size) {
+			s.deletions.Store(true)
+			return fmt.Errorf("%w: %s", ErrTemporary, s.text(keep, "deletions are refused until compaction has made room; it "+
+				"tries to; or make room on the disk"))
+		}
 		return nil
 	}
-	return fmt.Errorf("%w: %s", ErrTemporary, s.text())
+	// One that is not large takes a part of the room for deletions, so that all of these are refused at the same time.
+	if s.lacks(keep + s.more + max(0, size-s.more/4)) {
+		s.documents.Store(true)
+		s.large.Store(size)
+		return fmt.Errorf("%w: %s", ErrTemporary, s.text(keep, fmt.Sprintf("a document of %d bytes is refused; delete "+
+			"documents, or make room on the disk", size)))
+	}
+	return nil
 }
 
-func (s *space) text() string {
-	return fmt.Sprintf("%d bytes are free under %s, of which %d are kept for deletions and %d for compaction: documents "+
-		"are refused; delete some, or make room on the disk", s.free.Load(), s.dir, s.more, s.keep)
+func (s *space) text(keep int64, so string) string {
+	return fmt.Sprintf("%d bytes are free under %s and %d wait to be written; %d are kept for deletions and %d for "+
+		"compaction: %s", s.free.Load(), s.dir, s.waiting.Load(), s.more, keep, so)
+}
+
+// trouble says what is refused on a disk that is low.
+func (s *space) trouble() string {
+	so := "documents are refused; delete some, or make room on the disk"
+	if s.full() {
+		so = "documents are refused, and deletions until compaction has made room; make room on the disk"
+	}
+	return s.text(s.keep.Load(), so)
 }
 
 // due reports whether the log may have a line about the disk; it has one a minute at the most.
@@ -101,41 +124,52 @@ func (p *pendingSince) hangs(now time.Time) time.Duration {
 	return 0
 }
 
-// hangs returns how long a write or a sync of the log has been pending if that is too long, otherwise 0.
-func (b *Bucket) hangs() time.Duration {
+// hangs returns for how long a write, and for how long a sync of the log has been pending, 0 if not for too long.
+func (b *Bucket) hangs() (write, sync time.Duration) {
 	now := b.now()
-	return max(b.commit.writing.hangs(now), b.syncs.hangs(now))
+	return b.commit.writing.hangs(now), b.syncs.hangs(now)
 }
 
 // DiskTrouble describes what is wrong with the bucket's disk; "" if nothing is. It waits for nothing.
 func (b *Bucket) DiskTrouble() string {
-	switch hangs := b.hangs(); {
+	switch hangs, syncs := b.hangs(); {
 	case hangs > 0:
-		return fmt.Sprintf("cannot be written at the moment: its disk has not answered for %v; writes wait. Check the disk "+
-			"of %s", hangs, filepath.Clean(b.opts.Dir))
+		return fmt.Sprintf("cannot be written at the moment: its disk has not answered a write for %v, and writes wait. "+
+			"Check the disk of %s", hangs, filepath.Clean(b.opts.Dir))
+	case syncs > 0:
+		return fmt.Sprintf("is written without being on disk: a sync has not come back for %v, and a crash of the machine "+
+			"would lose what was written since. Check the disk of %s", syncs, filepath.Clean(b.opts.Dir))
 	case b.unsynced.Load():
 		return "is not on disk entirely, because a sync has failed, and writes are refused until all its documents are in " +
 			"new files: check the disk; the node's log names the file"
 	case b.failing.Load():
 		return "cannot be written: make room on the disk"
 	case b.commit.space.low():
-		return "accepts no documents: " + b.commit.space.text()
+		return "accepts no documents: " + b.commit.space.trouble()
 	}
 	return ""
 }
 
 // watch logs when the disk begins to hang, or is almost full, and when it is well again.
 func (b *Bucket) watch() {
-	hangs, low := b.hangs() > 0, b.commit.space.low()
-	if b.hung.Swap(hangs) != hangs {
-		if hangs {
-			b.opts.Logger.Error("disk hangs: writes wait; check the disk", "bucket", b.opts.Name, "folder",
-				filepath.Clean(b.opts.Dir), "for", b.hangs())
+	write, sync := b.hangs()
+	if hangs := max(write, sync); b.hung.Swap(hangs > 0) != (hangs > 0) {
+		if hangs > 0 {
+			b.opts.Logger.Error("disk hangs", "bucket", b.opts.Name, "because", b.DiskTrouble())
 		} else {
 			b.opts.Logger.Info("disk answers again", "bucket", b.opts.Name)
 		}
 	}
-	if low && b.commit.space.due(b.now()) {
-		b.opts.Logger.Error("disk is almost full", "bucket", b.opts.Name, "because", b.commit.space.text())
+	low := b.commit.space.low()
+	if b.low.Swap(low) && !low {
+		b.opts.Logger.Info("disk is not almost full any more", "bucket", b.opts.Name)
+	}
+	large := b.commit.space.large.Swap(0)
+	switch {
+	case low && b.commit.space.due(b.now()):
+		b.opts.Logger.Error("disk is almost full", "bucket", b.opts.Name, "because", b.commit.space.trouble())
+	case !low && large > 0 && b.commit.space.due(b.now()):
+		b.opts.Logger.Error("disk has no room for a large document, which was refused; make room on the disk", "bucket",
+			b.opts.Name, "bytes", large, "free", b.commit.space.free.Load(), "folder", b.opts.Disk.dir)
 	}
 }

@@ -1,11 +1,13 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -14,21 +16,37 @@ import (
 	"tidemark/kv/seglog"
 )
 
-// small is a disk of some size that has only the bucket's files.
+// small is a disk of some size that has only files of buckets, and what others take.
 type small struct {
-	dir  string
-	size int64
+	mu     sync.Mutex
+	dirs   []string
+	size   int64
+	others int64
 }
 
 func (s *small) room(string) (diskspace.Space, error) {
-	files, err := os.ReadDir(s.dir)
-	free := s.size
-	for _, f := range files {
-		if info, err := f.Info(); err == nil { // it may have been removed meanwhile
-			free -= info.Size()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.roomLocked(), nil
+}
+
+func (s *small) roomLocked() diskspace.Space {
+	free := s.size - s.others
+	for _, dir := range s.dirs {
+		files, _ := os.ReadDir(dir)
+		for _, f := range files {
+			if info, err := f.Info(); err == nil { // it may have been removed meanwhile
+				free -= info.Size()
+			}
 		}
 	}
-	return diskspace.Space{Free: uint64(max(0, free)), Total: uint64(s.size)}, err
+	return diskspace.Space{Free: uint64(max(0, free)), Total: uint64(s.size)}
+}
+
+func (s *small) take(bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.others += bytes
 }
 
 // bounded is a file on a small disk.
@@ -38,21 +56,76 @@ type bounded struct {
 }
 
 func (f *bounded) Write(b []byte) (int, error) {
-	if r, err := f.s.room(""); err != nil || r.Free < uint64(len(b)) {
-		n, _ := f.File.Write(b[:r.Free])
-		return n, errors.Join(err, syscall.ENOSPC)
+	f.s.mu.Lock()
+	defer f.s.mu.Unlock()
+	if free := f.s.roomLocked().Free; free < uint64(len(b)) {
+		n, _ := f.File.Write(b[:free])
+		return n, syscall.ENOSPC
 	}
 	return f.File.Write(b)
 }
 
-// newSmall opens a bucket on a small disk, with segments as large as they are by default.
-func newSmall(t *testing.T, size int64) *world {
-	w := newWorld(t, 4)
-	s := &small{dir: w.opts.Dir, size: size}
-	w.opts.SegmentBytes, w.opts.Room = 0, s.room
+// newSmall opens buckets on a small disk, with segments as large as they are by default.
+func newSmall(t *testing.T, size int64, buckets int) ([]*world, *small) {
+	s := &small{size: size}
+	disk := s.disk()
+	ws := make([]*world, buckets)
+	for i := range ws {
+		ws[i] = s.open(t, disk, 4)
+	}
+	return ws, s
+}
+
+func (s *small) disk() *Disk {
+	disk := NewDisk("/small")
+	disk.measure = s.room
+	return disk
+}
+
+func (s *small) open(t *testing.T, disk *Disk, vbuckets int) *world {
+	w := newWorld(t, vbuckets)
+	s.dirs = append(s.dirs, w.opts.Dir)
+	w.opts.SegmentBytes, w.opts.Disk = 0, disk
 	w.opts.WrapFile = func(f seglog.File) seglog.File { return &bounded{f, s} }
 	w.restart(true)
 	return w
+}
+
+// fill stores documents k0, k1, … of some size, in turn in each bucket, until one is refused. It returns the number in
+// each.
+func fill(t *testing.T, ws []*world, bytes int) (stored int) {
+	t.Helper()
+	value := make([]byte, bytes)
+	for ; ; stored++ {
+		for _, w := range ws {
+			_, err := w.applySome(uint16(stored%4), Change{Key: fmt.Append(nil, "k", stored), Value: value})
+			if errors.Is(err, ErrTemporary) && strings.Contains(err.Error(), "is refused") {
+				return stored
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// applySome applies a change and waits for the log if some have been made.
+func (w *world) applySome(vb uint16, c Change) (Result, error) {
+	r, err := w.b.VBucket(vb).Apply(c)
+	if w.b.commit.current().Size() > 10_000 || err != nil {
+		if werr := w.b.commit.current().Wait(); werr != nil {
+			return r, werr
+		}
+	}
+	return r, err
+}
+
+// wantRoom checks that a bucket's disk has room for deletions, and that nothing waits to be written.
+func wantRoom(t *testing.T, w *world) {
+	t.Helper()
+	if space := w.b.commit.space; space.full() || space.waiting.Load() != 0 {
+		t.Errorf("the disk is full, or something waits: %s", space.trouble())
+	}
 }
 
 func noise(rng *rand.Rand, n int) []byte {
@@ -67,7 +140,8 @@ func noise(rng *rand.Rand, n int) []byte {
 // full, although its log is smaller than the garbage that a large disk may have.
 func TestASmallDiskIsCompacted(t *testing.T) {
 	const size, docs, valueBytes = 32 << 20, 100, 64 << 10
-	w := newSmall(t, size)
+	ws, _ := newSmall(t, size, 1)
+	w := ws[0]
 	rng := rand.New(rand.NewPCG(3, 4))
 	want := map[string]string{}
 	refused := 0
@@ -103,20 +177,18 @@ func TestASmallDiskIsCompacted(t *testing.T) {
 // TestADiskThatFillsUp fills a small disk with documents that are all needed. They are refused while there is room for
 // deletions, and the deletions make room for documents.
 func TestADiskThatFillsUp(t *testing.T) {
-	w := newSmall(t, 32<<20)
+	ws, _ := newSmall(t, 32<<20, 1)
+	w := ws[0]
 	rng := rand.New(rand.NewPCG(5, 6))
-	stored := 0
-	var refused error
 	set := func(i int) error {
 		_, err := w.apply(uint16(i%4), Change{Key: fmt.Append(nil, "k", i), Value: noise(rng, 64<<10)})
 		return err
 	}
-	for ; refused == nil; stored++ {
-		refused = set(stored)
-		w.b.keep(t.Context())
-	}
-	stored--
-	if !errors.Is(refused, ErrTemporary) || !strings.Contains(refused.Error(), "make room on the disk") || w.b.Failing() {
+	stored := fill(t, ws, 64<<10)
+	w.b.keep(t.Context())
+	w.b.watch()
+	if refused := set(stored); !errors.Is(refused, ErrTemporary) || w.b.Failing() ||
+		!strings.Contains(refused.Error(), "make room on the disk") {
 		t.Fatalf("refused after %d documents with %v", stored, refused)
 	}
 	if trouble := w.b.DiskTrouble(); !strings.Contains(trouble, "accepts no documents: ") {
@@ -131,11 +203,234 @@ func TestADiskThatFillsUp(t *testing.T) {
 	if err := set(0); err != nil || w.b.DiskTrouble() != "" {
 		t.Fatalf("after every other document was deleted: %v, %q", err, w.b.DiskTrouble())
 	}
+	w.b.watch()
 	w.restart(false)
 	for i := range stored {
 		_, err := w.b.VBucket(uint16(i % 4)).Get(fmt.Append(nil, "k", i))
 		if deleted := i%2 == 0 && i > 0; errors.Is(err, ErrNotFound) != deleted || !deleted && err != nil {
 			t.Errorf("k%d after a crash: %v", i, err)
+		}
+	}
+}
+
+// TestSmallDocumentsAreDeleted deletes small documents on a full disk: their tombstones use up the room for deletions
+// long before there is as much garbage as Compact waits for otherwise.
+func TestSmallDocumentsAreDeleted(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		buckets, bytes int
+		newestFirst    int // so many, which are in the segment that is still open; 0 means all, oldest first
+	}{{"one bucket", 1, 100, 0}, {"three buckets", 3, 100, 0}, {"newest first", 1, 5, 20_000}} {
+		t.Run(c.name, func(t *testing.T) {
+			ws, _ := newSmall(t, 16<<20-100<<10, c.buckets)
+			stored := fill(t, ws, c.bytes)
+			refused := 0
+			for n := range cmp.Or(c.newestFirst, stored) {
+				i := n
+				if c.newestFirst > 0 {
+					i = stored - 1 - n
+				}
+				for _, w := range ws {
+					c := Change{Kind: Delete, Key: fmt.Append(nil, "k", i)}
+					_, err := w.applySome(uint16(i%4), c)
+					if errors.Is(err, ErrTemporary) && strings.Contains(err.Error(), "deletions are refused") {
+						refused++
+						for _, w := range ws {
+							w.b.keep(t.Context())
+						}
+						_, err = w.apply(uint16(i%4), c)
+					}
+					if err != nil {
+						t.Fatalf("deletion %d of %d: %v", n, stored, err)
+					}
+				}
+			}
+			if refused == 0 {
+				t.Error("the room for deletions was never used up")
+			}
+			for _, w := range ws {
+				if err := w.b.commit.current().Wait(); err != nil {
+					t.Error(err)
+				}
+			}
+			for _, w := range ws {
+				w.b.keep(t.Context())
+				wantRoom(t, w)
+				if c.newestFirst == 0 {
+					w.set(0, "new", "1")
+				}
+			}
+		})
+	}
+}
+
+// TestALogWithoutGarbageIsLeftAlone checks that a full disk on which nothing was deleted is not compacted again and
+// again, although the states of vbuckets in its segments count as garbage.
+func TestALogWithoutGarbageIsLeftAlone(t *testing.T) {
+	s := &small{size: 16 << 20}
+	w := s.open(t, s.disk(), MaxVBuckets)
+	for i := range 900 {
+		w.set(uint16(i), fmt.Sprint("k", i), string(make([]byte, 10_000)))
+		if i%200 == 0 {
+			w.restart(false) // writes states
+		}
+	}
+	fillUp := func() { // others leave no room for deletions
+		room, _ := s.room("")
+		s.take(int64(room.Free) - w.b.commit.space.keep.Load() + 1)
+		w.b.keep(t.Context())
+	}
+	for range 3 { // the first ones may find something
+		fillUp()
+	}
+	before := w.b.stats.Relocated.Load()
+	for range 3 {
+		fillUp()
+	}
+	if space := w.b.commit.space; !space.full() || w.b.left < 10*space.more/squeezeShare {
+		t.Fatalf("the disk has room, or there are only %d bytes of states", w.b.left)
+	}
+	if copied := w.b.stats.Relocated.Load() - before; copied > 0 {
+		t.Errorf("%d documents were copied for nothing", copied)
+	}
+}
+
+// TestWhatWaitsCounts checks that a document is refused on a disk that has room only for the one that another bucket is
+// about to write.
+func TestWhatWaitsCounts(t *testing.T) {
+	ws, disk := newSmall(t, 128<<20, 2)
+	large := Change{Key: []byte("k"), Value: make([]byte, MaxValueBytes)}
+	disk.take(128<<20 - 60<<20)
+	if err := ws[0].b.Compact(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r, err := ws[0].b.VBucket(0).Apply(large)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ws[1].b.VBucket(0).Apply(large); !errors.Is(err, ErrTemporary) {
+		t.Errorf("a second large document: %v", err)
+	}
+	if err := r.Ticket.Wait(); err != nil {
+		t.Error(err)
+	}
+	wantRoom(t, ws[0])
+}
+
+// TestTwoBucketsAreCompacted compacts two buckets at once on a disk that has room for one compaction.
+func TestTwoBucketsAreCompacted(t *testing.T) {
+	ws, _ := newSmall(t, 128<<20, 2)
+	stored := fill(t, ws, 64<<10)
+	for i := range stored / 3 { // what is in the oldest segments stays, and has to be copied
+		for _, w := range ws {
+			w.delete(uint16((stored-1-i)%4), fmt.Sprint("k", stored-1-i))
+		}
+	}
+	var g sync.WaitGroup
+	for _, w := range ws {
+		g.Go(func() {
+			if err := w.b.Compact(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	g.Wait()
+	for _, w := range ws {
+		if failed := w.b.stats.WriteErrors.Load(); failed > 0 {
+			t.Errorf("%d writes have failed", failed)
+		}
+		wantRoom(t, w)
+		w.set(0, "new", "1")
+	}
+}
+
+// TestOthersTakeTheRoom checks that a compaction does not begin for which there is no room, and that it does later.
+func TestOthersTakeTheRoom(t *testing.T) {
+	ws, disk := newSmall(t, 32<<20, 1)
+	w := ws[0]
+	stored := fill(t, ws, 10_000)
+	for i := range stored {
+		if i%2 == 0 {
+			w.delete(uint16(i%4), fmt.Sprint("k", i))
+		}
+	}
+	room, _ := disk.room("")
+	taken := int64(room.Free) - 1<<20
+	disk.take(taken)
+	for range 3 {
+		size := w.b.DiskBytes()
+		if err := w.b.Compact(t.Context()); err == nil || !strings.Contains(err.Error(), "make room on the disk") {
+			t.Errorf("a compaction without room: %v", err)
+		}
+		if w.b.Failing() || w.b.DiskBytes() > size+1<<10 {
+			t.Errorf("the log has grown from %d to %d bytes", size, w.b.DiskBytes())
+		}
+	}
+	if trouble := w.b.DiskTrouble(); !strings.Contains(trouble, "and deletions until compaction has made room") {
+		t.Errorf("it says: %q", trouble)
+	}
+	disk.take(-taken)
+	if err := w.b.Compact(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantRoom(t, w)
+	w.set(0, "new", "1")
+}
+
+// TestALargeDocumentAtTheLimit stores documents up to the largest size, alone and in one batch, on a disk that is
+// almost full. Whatever is accepted, the log can be compacted, and documents can be deleted.
+func TestALargeDocumentAtTheLimit(t *testing.T) {
+	value := make([]byte, MaxValueBytes)
+	for _, size := range []int64{64 << 20, 256 << 20} { // with segments smaller, and not much smaller, than a document
+		for _, at := range []int64{10 << 20, 45 << 20} {
+			t.Run(fmt.Sprint(size>>20, " ", at>>20), func(t *testing.T) {
+				ws, disk := newSmall(t, size, 1)
+				w := ws[0]
+				room, _ := disk.room("")
+				space := w.b.commit.space
+				for i := 0; int64(room.Free) > space.keep.Load()+space.more+at+128<<10; i++ {
+					w.set(0, fmt.Sprint("k", i), string(value[:64<<10]))
+					room, _ = disk.room("")
+				}
+				accepted := 0
+				var last *Ticket
+				for i := range 3 { // in one batch
+					r, err := w.b.VBucket(0).Apply(Change{Key: fmt.Append(nil, "big", i), Value: value})
+					if err == nil {
+						accepted, last = accepted+1, r.Ticket
+					} else if !errors.Is(err, ErrTemporary) {
+						t.Fatal(err)
+					}
+				}
+				if err := last.Wait(); err != nil {
+					t.Fatalf("%d large documents were accepted: %v", accepted, err)
+				}
+				t.Log(accepted, "large documents fit")
+				wantRoom(t, w)
+				w.delete(0, "k0")
+				if err := w.b.PurgeTombstones(t.Context(), time.Hour); err != nil {
+					t.Errorf("after %d large documents: %v", accepted, err)
+				}
+				wantRoom(t, w)
+			})
+		}
+	}
+}
+
+// TestLargeDocumentsAreReplaced replaces large documents again and again on a disk that has room for a few versions:
+// their size, not only that of what is stored, decides when the log has to be compacted.
+func TestLargeDocumentsAreReplaced(t *testing.T) {
+	ws, _ := newSmall(t, 120<<20, 1)
+	w := ws[0]
+	for i := range 10 {
+		c := Change{Key: fmt.Append(nil, "k", i%2), Value: make([]byte, MaxValueBytes)}
+		_, err := w.apply(0, c)
+		if errors.Is(err, ErrTemporary) {
+			w.b.keep(t.Context())
+			_, err = w.apply(0, c)
+		}
+		if err != nil {
+			t.Fatalf("version %d: %v", i, err)
 		}
 	}
 }
@@ -154,7 +449,7 @@ func TestADiskThatHangs(t *testing.T) {
 		t.Errorf("at once: %q", trouble)
 	}
 	w.now = w.now.Add(hangsAfter + time.Second)
-	if trouble := w.b.DiskTrouble(); !strings.Contains(trouble, "its disk has not answered for 6s") {
+	if trouble := w.b.DiskTrouble(); !strings.Contains(trouble, "its disk has not answered a write for 6s") {
 		t.Errorf("after 6 s: %q", trouble)
 	}
 	w.b.watch()

@@ -26,7 +26,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
 
-	"tidemark/internal/diskspace"
 	"tidemark/kv/seglog"
 )
 
@@ -112,8 +111,8 @@ type Options struct {
 	Gaps bool
 	// WrapFile, when set, wraps the log's files (fault injection).
 	WrapFile func(seglog.File) seglog.File
-	// Room, when set, measures the disk in place of diskspace.Of.
-	Room func(dir string) (diskspace.Space, error)
+	// Disk is shared by the buckets of a node; nil means that the bucket has the disk of Dir for itself.
+	Disk *Disk
 }
 
 // Bucket is an open bucket.
@@ -128,11 +127,13 @@ type Bucket struct {
 	failing   atomic.Bool // the last write failed
 	unsynced  atomic.Bool // the last sync failed, and not everything has been rewritten yet
 	hung      atomic.Bool // the log says that the disk hangs
+	low       atomic.Bool // the log says that the disk is almost full
 	syncs     pendingSince
 	syncing   sync.Mutex // held during a sync and the handling of its result
 	skip      int        // rounds of Run before the rewrite is retried; backoff is the last number of rounds
 	backoff   int
 	nextPurge time.Time // time of the next search for tombstones; owned by Run
+	left      int64     // garbage that a compaction of the whole log has left (states, headers); owned by Run
 	stats     Counters
 }
 
@@ -158,8 +159,11 @@ func Open(opts Options) (*Bucket, seglog.Report, error) {
 	if err := os.MkdirAll(opts.Dir, 0o700); err != nil { // whose disk is measured
 		return nil, seglog.Report{}, fmt.Errorf("bucket %q: make log folder: %w", opts.Name, err)
 	}
-	room, segment := newSpace(opts.Dir, opts.SegmentBytes, opts.Room)
-	opts.SegmentBytes = segment
+	if opts.Disk == nil {
+		opts.Disk = NewDisk(opts.Dir)
+	}
+	room := newSpace(opts.Disk, opts.SegmentBytes)
+	opts.SegmentBytes = room.segment
 	b.opts = opts
 	log, report, err := seglog.Open(seglog.Options{
 		Dir: opts.Dir, Identity: identity(opts), SegmentBytes: opts.SegmentBytes, Wrap: opts.WrapFile,
@@ -168,6 +172,7 @@ func Open(opts Options) (*Bucket, seglog.Report, error) {
 		return nil, report, fmt.Errorf("bucket %q: %w", opts.Name, err)
 	}
 	b.log = log
+	room.fit(log.Largest())
 	b.commit = newCommitter(log, room, opts.Now)
 	b.commit.onWrite = b.wrote
 	if err := b.begin(report); err != nil {
@@ -385,6 +390,7 @@ func (b *Bucket) Abandon() error {
 
 // release returns the bucket's memory to the node's quota.
 func (b *Bucket) release() {
+	b.commit.settle()
 	for _, v := range b.vbs {
 		v.mu.Lock()
 		b.quota.add(-v.bytes)
