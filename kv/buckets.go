@@ -437,8 +437,9 @@ func (n *Node) load(b *bucket, m clustermap.Map) error {
 			}
 			return stateOf(part.Role(vb, n.config.NodeID))
 		},
-		Quota: n.quota, Disk: n.disk, PurgeAfter: n.config.PurgeAfter, SegmentBytes: n.config.SegmentBytes, Housekeep: n.config.Housekeep,
-		Now: n.config.Now, Random: randomUint64, Logger: n.config.Logger.Named("store"), WrapFile: wrap,
+		Quota: n.quota, Disk: n.disk, PurgeAfter: n.config.PurgeAfter, SegmentBytes: n.config.SegmentBytes,
+		Housekeep: n.config.Housekeep,
+		Now:       n.config.Now, Random: randomUint64, Logger: n.config.Logger.Named("store"), WrapFile: wrap,
 		Gaps: n.config.Nasty.Has(server.Gaps),
 	})
 	switch {

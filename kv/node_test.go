@@ -477,7 +477,7 @@ func TestADiskThatHangs(t *testing.T) {
 	}
 	now.add(time.Minute)
 	if at := n.reasons(); len(at) != 1 || at[0].Code != reasonDisk ||
-		!strings.Contains(at[0].Detail, "bucket world cannot be written at the moment: its disk has not answered a write for ") {
+		!strings.Contains(at[0].Detail, "world cannot be written at the moment: its disk has not answered a write for ") {
 		t.Errorf("its reasons are %+v", at)
 	}
 	if said := c.stats("")[mcbp.StatDiskTrouble]; !strings.Contains(said, "its disk has not answered a write for ") {

@@ -199,6 +199,13 @@ func (c *committer) pendingTicket(lsn uint64) *Ticket {
 	return c.cur
 }
 
+// appended returns how many versions of documents have been appended.
+func (c *committer) appended() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lsn
+}
+
 // current returns the ticket being filled; waiting for it waits for everything appended so far.
 func (c *committer) current() *Ticket {
 	c.mu.Lock()

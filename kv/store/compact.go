@@ -17,6 +17,7 @@ import (
 func (b *Bucket) Compact(ctx context.Context) error {
 	space := b.commit.space
 	space.look() // others may fill the disk, or free it
+	b.left = min(b.left, b.garbage())
 	low, full := space.documents.Swap(false), space.deletions.Swap(false)
 	if full || space.full() {
 		if err := b.squeeze(ctx); err != nil {
@@ -43,13 +44,13 @@ func (b *Bucket) Compact(ctx context.Context) error {
 // deleted until then may be less than what Compact waits for, and would stay for ever: but it is at least as much as
 // the tombstones have taken, and so a deletion costs no room in the end. A log without new garbage is left alone.
 func (b *Bucket) squeeze(ctx context.Context) error {
-	garbage := func() int64 { return b.log.Size() - b.liveBytes.Load() }
-	if garbage() <= b.left+b.commit.space.more/squeezeShare {
+	if b.garbage() <= b.left+b.commit.space.more/squeezeShare {
 		return nil
 	}
 	if err := b.rotate(); err != nil {
 		return err
 	}
+	written := b.commit.appended()
 	for _, number := range b.log.Sealed() {
 		if err := b.compactSegment(ctx, number, b.opts.PurgeAfter); err != nil {
 			return err
@@ -58,9 +59,14 @@ func (b *Bucket) squeeze(ctx context.Context) error {
 			return nil
 		}
 	}
-	b.left = garbage()
+	if b.commit.appended() == written { // otherwise there may be new garbage
+		b.left = b.garbage()
+	}
 	return nil
 }
+
+// garbage returns the bytes of the log that are not needed.
+func (b *Bucket) garbage() int64 { return b.log.Size() - b.liveBytes.Load() }
 
 // rotate seals the current segment, so that it can be compacted.
 func (b *Bucket) rotate() error {
@@ -82,10 +88,15 @@ func (b *Bucket) purgeDue(ctx context.Context) error {
 		return nil
 	}
 	b.nextPurge = now.Add(b.opts.PurgeAfter)
-	return b.PurgeTombstones(ctx, b.opts.PurgeAfter)
+	err := b.PurgeTombstones(ctx, b.opts.PurgeAfter)
+	if err != nil {
+		b.nextPurge = now.Add(dueAgain)
+	}
+	return err
 }
 
-// dueAgain is the pause before the next check after no tombstone could be purged: a check may examine every document.
+// dueAgain is the pause before the next check after a purge has failed, or nothing could be purged: a check may examine
+// every document.
 const dueAgain = time.Minute
 
 // due reports whether a tombstone may be purged. It examines as little as possible, and nothing of a vbucket without

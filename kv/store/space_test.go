@@ -377,6 +377,81 @@ func TestOthersTakeTheRoom(t *testing.T) {
 	w.set(0, "new", "1")
 }
 
+// TestDeletionsDuringACompaction deletes documents while a full log is compacted, and others take what that frees. What
+// these deletions leave must not be taken for garbage that cannot be removed.
+func TestDeletionsDuringACompaction(t *testing.T) {
+	ws, disk := newSmall(t, 16<<20, 1)
+	w := ws[0]
+	stored := fill(t, ws, 100)
+	deleted := 0
+	remove := func() (n int) {
+		for ; deleted < stored-1; n++ {
+			c := Change{Kind: Delete, Key: fmt.Append(nil, "k", deleted)}
+			if _, err := w.b.VBucket(uint16(deleted % 4)).Apply(c); err != nil {
+				return n
+			}
+			deleted++
+		}
+		return n
+	}
+	written := func() {
+		if err := w.b.commit.current().Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove()
+	written()
+	during := 0
+	w.opts.Disk.measure = func(dir string) (diskspace.Space, error) {
+		r, err := disk.room(dir)
+		if w.b.stats.SegmentsDropped.Load() > 8 && during < 1000 { // what is deleted then has been copied before
+			disk.take(-200 << 10)
+			r, err = disk.room(dir)
+			w.opts.Disk.free.Store(int64(r.Free))
+			during += remove()
+			return r, err
+		}
+		if more := int64(r.Free) - w.b.commit.space.keep.Load(); more > 0 {
+			disk.take(more)
+		}
+		return disk.room(dir)
+	}
+	w.b.keep(t.Context())
+	w.opts.Disk.measure = disk.room
+	written()
+	if during == 0 || deleted == stored-1 || !w.b.commit.space.low() {
+		t.Fatalf("%d deletions during the compaction, %d of %d in all", during, deleted, stored)
+	}
+	remove()
+	written()
+	w.b.keep(t.Context())
+	if n := remove(); n == 0 {
+		t.Errorf("after %d of %d deletions, the next is refused, and stays refused", deleted, stored)
+	}
+	written()
+}
+
+// TestAPurgeWithoutRoomIsRetried checks that tombstones are purged soon after there is room for it.
+func TestAPurgeWithoutRoomIsRetried(t *testing.T) {
+	ws, disk := newSmall(t, 32<<20, 1)
+	w := ws[0]
+	w.set(0, "a", "1")
+	w.delete(0, "a")
+	w.set(0, "b", string(make([]byte, 100_000)))
+	w.now = w.now.Add(w.opts.PurgeAfter + DefaultPurgeAfter + time.Hour)
+	room, _ := disk.room("")
+	taken := int64(room.Free) - 64<<10
+	disk.take(taken)
+	if err := w.b.purgeDue(t.Context()); !errors.Is(err, ErrTemporary) {
+		t.Fatalf("a purge without room: %v", err)
+	}
+	disk.take(-taken)
+	w.now = w.now.Add(dueAgain)
+	if err := w.b.purgeDue(t.Context()); err != nil || w.b.stats.Purged.Load() != 1 {
+		t.Errorf("with room: %v, %d tombstones were purged", err, w.b.stats.Purged.Load())
+	}
+}
+
 // TestALargeDocumentAtTheLimit stores documents up to the largest size, alone and in one batch, on a disk that is
 // almost full. Whatever is accepted, the log can be compacted, and documents can be deleted.
 func TestALargeDocumentAtTheLimit(t *testing.T) {
