@@ -37,7 +37,7 @@ func (a *API) attempt(w http.ResponseWriter, r *http.Request, rt *route) (here b
 }
 
 // untilLed answers a call like once. While there is no leader, as in the moments after a leader's death, a user's
-// call waits for the next leader and is repeated, with the same body. A call that waited in vain is told why nothing can
+// call waits for the next leader and is repeated, with the same body. One that waited in vain is told why nothing can
 // be stored, if that is so; one for which there is no room among those that wait is answered at once.
 func (a *API) untilLed(w http.ResponseWriter, r *http.Request, rt *route) (here bool, err error) {
 	limit := leaderPatience(r, rt)
