@@ -14,7 +14,7 @@ type Problem struct {
 	RetryAfterMS int64        `json:"retry_after_ms,omitempty"`
 	CAS          uint64       `json:"modified_cas,omitempty"` // the current one, with CAS_MISMATCH
 	RequestID    string       `json:"request_id,omitempty"`   // of the refused request, as in the logs
-	Reasons      []Reason     `json:"reasons,omitempty"`      // of /readyz
+	Reasons      []Reason     `json:"reasons,omitempty"`      // of /readyz, or unstored, of a write
 	Lost         []LostWrite  `json:"lost,omitempty"`         // with TOKEN_LOST: at most MaxLost
 }
 
