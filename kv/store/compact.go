@@ -18,8 +18,10 @@ func (b *Bucket) Compact(ctx context.Context) error {
 	space := b.commit.space
 	space.look() // others may fill the disk, or free it
 	b.left = min(b.left, b.garbage())
-	low, full := space.documents.Swap(false), space.deletions.Swap(false)
-	if full || space.full() {
+	low, refused := space.documents.Swap(false), space.deletionsRefused.Load()
+	full := refused != b.refused || space.full() // another bucket's deletions need the room that this one's garbage takes
+	b.refused = refused
+	if full {
 		if err := b.squeeze(ctx); err != nil {
 			return err
 		}

@@ -17,6 +17,8 @@ type Disk struct {
 	known      atomic.Bool  // free has been measured
 	waiting    atomic.Int64 // bytes that are to be written, or are being written
 	compacting chan struct{}
+
+	deletionsRefused atomic.Uint64 // how many deletions were refused for lack of room, of all buckets
 }
 
 // NewDisk returns the disk of a folder.

@@ -22,7 +22,7 @@ const (
 	slackBytes = 512 << 10
 	// squeezeShare is the part of the room for deletions that may be garbage while deletions are refused. It is small
 	// because the buckets of a node share that room, and each has only its part of the garbage.
-	squeezeShare = 16
+	squeezeShare = 64
 	// hangsAfter is how long a write or a sync may take until the disk counts as hung.
 	hangsAfter = 5 * time.Second
 )
@@ -36,7 +36,6 @@ type space struct {
 	keep      atomic.Int64 // for compaction
 	more      int64        // for deletions
 	documents atomic.Bool  // documents have been refused since the last compaction
-	deletions atomic.Bool  // so have deletions
 	large     atomic.Int64 // the size of a document that has been refused since the last look at the log
 
 	mu    sync.Mutex
@@ -70,7 +69,7 @@ func (s *space) refuses(deletes bool, size, batch int64) error {
 	keep := max(s.keep.Load(), s.keeps(batch+size))
 	if deletes {
 		if s.lacks(keep + size) {
-			s.deletions.Store(true)
+			s.deletionsRefused.Add(1)
 			return fmt.Errorf("%w: %s", ErrTemporary, s.text(keep, "deletions are refused until compaction has made room; it "+
 				"tries to; or make room on the disk"))
 		}

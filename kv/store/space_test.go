@@ -220,11 +220,15 @@ func TestSmallDocumentsAreDeleted(t *testing.T) {
 		name           string
 		buckets, bytes int
 		newestFirst    int // so many, which are in the segment that is still open; 0 means all, oldest first
-	}{{"one bucket", 1, 100, 0}, {"three buckets", 3, 100, 0}, {"newest first", 1, 5, 20_000}} {
+	}{{"one bucket", 1, 100, 0}, {"three buckets", 3, 100, 0}, {"newest first", 1, 5, 20_000},
+		{"many buckets", 30, 5, 0}} {
 		t.Run(c.name, func(t *testing.T) {
 			ws, _ := newSmall(t, 16<<20-100<<10, c.buckets)
 			stored := fill(t, ws, c.bytes)
 			refused := 0
+			if c.buckets > 3 { // not all are deleted
+				stored = min(stored, 1000)
+			}
 			for n := range cmp.Or(c.newestFirst, stored) {
 				i := n
 				if c.newestFirst > 0 {
@@ -256,11 +260,37 @@ func TestSmallDocumentsAreDeleted(t *testing.T) {
 			for _, w := range ws {
 				w.b.keep(t.Context())
 				wantRoom(t, w)
-				if c.newestFirst == 0 {
+				if c.newestFirst == 0 && c.buckets <= 3 {
 					w.set(0, "new", "1")
 				}
 			}
 		})
+	}
+}
+
+// TestRefusedDeletionCompactsOtherBuckets checks that a deletion which is refused in one bucket lets the garbage of
+// another one be removed, when the disk has just less room than the deletion needs.
+func TestRefusedDeletionCompactsOtherBuckets(t *testing.T) {
+	ws, _ := newSmall(t, 16<<20-100<<10, 2)
+	fill(t, ws, 100)
+	remove := func(w *world, i int) error {
+		_, err := w.apply(uint16(i%4), Change{Kind: Delete, Key: fmt.Append(nil, "k", i)})
+		return err
+	}
+	space := ws[0].b.commit.space
+	for i := 0; !space.lacks(space.keep.Load() + 70); i++ {
+		if err := remove(ws[0], i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := remove(ws[1], 0); !errors.Is(err, ErrTemporary) || space.full() {
+		t.Fatalf("a deletion at the limit: %v", err)
+	}
+	for _, w := range ws {
+		w.b.keep(t.Context())
+	}
+	if err := remove(ws[1], 0); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -133,6 +133,7 @@ type Bucket struct {
 	skip      int        // rounds of Run before the rewrite is retried; backoff is the last number of rounds
 	backoff   int
 	nextPurge time.Time // time of the next search for tombstones; owned by Run
+	refused   uint64    // Disk.deletionsRefused at the last compaction; owned by Run
 	left      int64     // garbage that a compaction of the whole log has left (states, headers); owned by Run
 	stats     Counters
 }
