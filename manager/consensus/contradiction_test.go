@@ -18,6 +18,21 @@ import (
 	"tidemark/manager/consensus"
 )
 
+// threeServers starts three servers in folders below dir, over a network of their own. All of them have applied that p
+// is 1.
+func threeServers(t *testing.T, dir string) (h *hub, all servers) {
+	h, all = newHub(), make(servers, 3)
+	for i := range all {
+		name := fmt.Sprintf("m%d", i+1)
+		all[i] = &server{t: t, name: name, dir: filepath.Join(dir, name), addr: name, hub: h}
+		all[i].start()
+	}
+	all.bootstrap()
+	all.propose(projector("p", "1"))
+	all.agree()
+	return h, all
+}
+
 // TestFollowerWithAnOlderFolder checks three servers of which one continues from an older copy of its folder, and
 // elects another one that never had what these two had committed. The third server, which has it in its state, does
 // not accept the others' entries in its place: it ends with the reason, and cannot be started again until a recovery
@@ -25,15 +40,7 @@ import (
 func TestFollowerWithAnOlderFolder(t *testing.T) {
 	dir := need.Memory(t)
 	synctest.Test(t, func(t *testing.T) {
-		h, all := newHub(), make(servers, 3)
-		for i := range all {
-			name := fmt.Sprintf("m%d", i+1)
-			all[i] = &server{t: t, name: name, dir: filepath.Join(dir, name), addr: name, hub: h}
-			all[i].start()
-		}
-		all.bootstrap()
-		all.propose(projector("p", "1"))
-		all.agree()
+		h, all := threeServers(t, dir)
 		has := all.leader()
 		var rest servers
 		for _, s := range all {
@@ -74,15 +81,7 @@ func TestCommittedEntriesAreKeptAfterARestart(t *testing.T) {
 		t.Run(map[bool]string{true: "killed", false: "stopped"}[killed], func(t *testing.T) {
 			dir := need.Memory(t)
 			synctest.Test(t, func(t *testing.T) {
-				h, all := newHub(), make(servers, 3)
-				for i := range all {
-					name := fmt.Sprintf("m%d", i+1)
-					all[i] = &server{t: t, name: name, dir: filepath.Join(dir, name), addr: name, hub: h}
-					all[i].start()
-				}
-				all.bootstrap()
-				all.propose(projector("p", "1"))
-				all.agree()
+				h, all := threeServers(t, dir)
 				has, forgets, rest := all[0], all[1], all[1:]
 				all[2].stop()
 				forgets.stop()
@@ -134,15 +133,7 @@ func TestCommittedEntriesAreKeptAfterARestart(t *testing.T) {
 func TestTwoLeadersOfOneTerm(t *testing.T) {
 	dir := need.Memory(t)
 	synctest.Test(t, func(t *testing.T) {
-		h, all := newHub(), make(servers, 3)
-		for i := range all {
-			name := fmt.Sprintf("m%d", i+1)
-			all[i] = &server{t: t, name: name, dir: filepath.Join(dir, name), addr: name, hub: h}
-			all[i].start()
-		}
-		all.bootstrap()
-		all.propose(projector("p", "1"))
-		all.agree()
+		h, all := threeServers(t, dir)
 		has, forgets, rest := all[0], all[1], all[1:]
 		all.part(h)
 		older := filepath.Join(dir, "older")
