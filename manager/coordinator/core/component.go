@@ -27,7 +27,7 @@ type contact struct {
 	heard   bool           // it has reported in this term, under this boot id
 	hello   bool           // it has answered the hello under this boot id
 	retry   liveness.Retry // of the hello
-	// replaced: another process has answered the hello. This component has ended, or has moved and is about to register.
+	// replaced: another process has received the hello. This component has ended, or has moved and is about to register.
 	replaced bool
 	unreachable
 }

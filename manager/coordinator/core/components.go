@@ -230,7 +230,8 @@ func (l *membership) projectorGone(id index.ProjectorID) {
 	l.components.alive = rest
 }
 
-// spoke notifies the ledgers that a projector has reported all its streams.
+// spoke notifies the ledgers that a projector has reported all its streams, or that its process has none any more,
+// because another one is at its address.
 func (l *membership) spoke(id index.ProjectorID) {
 	for _, b := range l.buckets.ordered {
 		b.ledger.Reported(l.nowMS, id)

@@ -234,11 +234,10 @@ func (l *intake) projectorGreeted(h *ProjectorGreeted) {
 	if h.Err == nil {
 		r = &h.Answer.Report
 	}
-	itself := l.greetedBy(&p.component, r.BootID, h.Err, "projector", string(p.id))
-	if itself || p.replaced {
+	if h.Err == nil || isAnothers(h.Err) {
 		defer l.membership.spoke(p.id)
 	}
-	if !itself {
+	if !l.greetedBy(&p.component, r.BootID, h.Err, "projector", string(p.id)) {
 		return
 	}
 	l.takeProjectorReport(p, r, true)

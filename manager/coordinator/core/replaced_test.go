@@ -84,10 +84,10 @@ func TestAnotherAtTheAddress(t *testing.T) {
 	}
 }
 
-// TestARefusalOfAnotherEndsTheWait checks that a new leader does not wait for components at whose addresses other
+// TestRefusedHelloEndsTheWait checks that a new leader does not wait for components at whose addresses other
 // processes refuse its hello, and that definitions that such a process refuses are no sign that the component is
 // reached.
-func TestARefusalOfAnotherEndsTheWait(t *testing.T) {
+func TestRefusedHelloEndsTheWait(t *testing.T) {
 	g := greeting(t)
 	err := &wire.Problem{Status: http.StatusConflict, Code: errcode.AnotherProcess}
 	g.hello("p2", 1, nil)
