@@ -41,7 +41,7 @@ func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(pe
 	for waits := ""; ; {
 		list, err := c.indexesOf(ctx, ids)
 		if err != nil && ctx.Err() != nil {
-			return fmt.Errorf("%w%s", err, waits)
+			return fmt.Errorf("%w%s", err, attached(waits))
 		}
 		if err != nil {
 			return err
@@ -60,7 +60,7 @@ func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(pe
 		changed.begin(ctx, list.CAS)
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d indexes are ready: %w%s", ready, len(ids), ctx.Err(), waits)
+			return fmt.Errorf("%d of %d indexes are ready: %w%s", ready, len(ids), ctx.Err(), attached(waits))
 		case <-time.After(changed.pause()):
 		case <-changed.signal:
 		}
@@ -127,8 +127,16 @@ func (s *stalls) see(waits string) {
 		s.next = now.Add(stalledAfter)
 	case !now.Before(s.next):
 		s.next = now.Add(stalledAgain)
-		s.report(strings.TrimPrefix(waits, "; "))
+		s.report(waits)
 	}
+}
+
+// attached returns text as the end of a sentence, "" if it is empty.
+func attached(text string) string {
+	if text == "" {
+		return ""
+	}
+	return "; " + text
 }
 
 // waitsOf returns what a build waits for, "" if it makes progress.
@@ -136,7 +144,7 @@ func waitsOf(i *v1.IndexInfo) string {
 	if len(i.WaitingFor) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; index %s on %s is waiting: %s", i.Name, i.Bucket, strings.Join(i.WaitingFor, "; "))
+	return fmt.Sprintf("index %s on %s is waiting: %s", i.Name, i.Bucket, strings.Join(i.WaitingFor, "; "))
 }
 
 // changes signals changes of some indexes while it is connected to a server's event stream: WaitReady can then look

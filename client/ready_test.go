@@ -116,14 +116,14 @@ func TestWaitReadyReportsAStall(t *testing.T) {
 			return answerOf("application/json", strings.NewReader(fmt.Sprintf(
 				`{"indexes":[{"id":"1","name":"n","bucket":"b","state":%q,"waiting_for":%s}]}`, state, waits))), nil
 		}, "http://m")
-		var told []string
-		c.Stalled = func(why string) { told = append(told, fmt.Sprint(time.Since(began).Round(time.Second), " ", why)) }
+		var reports []string
+		c.Stalled = func(why string) { reports = append(reports, fmt.Sprint(time.Since(began).Round(time.Second), " ", why)) }
 		if err := c.WaitReady(t.Context(), []index.ID{1}, nil); err != nil {
 			t.Fatal(err)
 		}
 		const why = " index n on b is waiting: KV node k1 is away"
-		if want := []string{"9s" + why, "1m9s" + why}; !slices.Equal(told, want) {
-			t.Errorf("%q, want %q", told, want)
+		if want := []string{"9s" + why, "1m9s" + why}; !slices.Equal(reports, want) {
+			t.Errorf("%q, want %q", reports, want)
 		}
 	})
 }

@@ -67,8 +67,8 @@ type addressed struct{ net.Listener }
 
 func (addressed) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
 
-// TestIdleVBucketIsRequestedWithPauses is requested again after growing, bounded pauses; one that delivered something
-// is requested at once.
+// TestIdleVBucketIsRequestedWithPauses: a vbucket that delivered nothing is requested again after growing, bounded
+// pauses; one that delivered something, at once.
 func TestIdleVBucketIsRequestedWithPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Subscription{vbuckets: make([]vbucket, 1), requests: map[uint64]*request{}, listener: addressed{}}

@@ -2,9 +2,11 @@ package rpc
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -14,7 +16,7 @@ const (
 	// dialStagger is how long the addresses of a name that were tried may be silent before the next one is tried, too;
 	// less if otherwise there were no time for all (staggerOf).
 	dialStagger = 250 * time.Millisecond
-	maxDialed   = 16 // addresses of a name
+	maxDialed   = 16 // addresses of a name that are tried
 )
 
 // dialer connects to host:port. Of a name's addresses the next one is tried as soon as one has failed, or none has
@@ -29,7 +31,8 @@ func newDialer() *dialer {
 		net.DefaultResolver.LookupIPAddr}
 }
 
-// Dial connects to host:port, at whichever of a name's addresses answers.
+// Dial connects to host:port, at whichever of a name's addresses answers, within 2 s, the lookup included. The error is
+// that of the lookup or of an address: refused only if all of them refuse.
 func Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	return newDialer().dial(ctx, network, addr)
 }
@@ -111,4 +114,31 @@ func closeLater(outcomes <-chan dialed, open int) {
 			_ = o.conn.Close()
 		}
 	}
+}
+
+// handshakeTimeout limits the handshake of TLS.
+const handshakeTimeout = 5 * time.Second
+
+// dialTLS connects to a server that has to prove its name. net/http would look for a certificate with the zone of an
+// IPv6 address.
+func dialTLS(ctx context.Context, dial func(ctx context.Context, network, addr string) (net.Conn, error), network,
+	addr string, conf *tls.Config) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	own := conf.Clone()
+	own.ServerName, _, _ = strings.Cut(host, "%")
+	conn, err := dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	secure := tls.Client(conn, own)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return secure, nil
 }

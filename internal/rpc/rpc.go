@@ -371,33 +371,6 @@ func transport(perHost int, conf *tls.Config) *http.Transport {
 	return t
 }
 
-// handshakeTimeout limits the handshake of TLS.
-const handshakeTimeout = 5 * time.Second
-
-// dialTLS connects to a server that has to prove its name. net/http would look for a certificate with the zone of an
-// IPv6 address.
-func dialTLS(ctx context.Context, dial func(ctx context.Context, network, addr string) (net.Conn, error), network,
-	addr string, conf *tls.Config) (net.Conn, error) {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, err
-	}
-	own := conf.Clone()
-	own.ServerName, _, _ = strings.Cut(host, "%")
-	conn, err := dial(ctx, network, addr)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
-	defer cancel()
-	secure := tls.Client(conn, own)
-	if err := secure.HandshakeContext(ctx); err != nil {
-		_ = conn.Close()
-		return nil, err
-	}
-	return secure, nil
-}
-
 // longestCall limits calls whose context has no deadline: it exceeds the longest call of the product, a scan.
 const longestCall = 11 * time.Minute
 

@@ -4,7 +4,7 @@
 // It guarantees that all ports refuse requests in the same form, as problem JSON: an unknown path (404), an unknown
 // method (405, with Allow), a missing permission (403), a body that is too large (413) or too slow (408), one call
 // too many (503), and any error that a handler returns. It does not depend on the calls' contents. The calls common
-// to all ports are here, too: health, metrics and the metric of the certificate's end.
+// to all ports are here, too: health, metrics, and the metrics that every process has (process.go).
 package route
 
 import (
