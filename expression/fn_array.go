@@ -188,8 +188,7 @@ var arrayFunctions = []*Function{
 		})},
 	{Name: "ARRAY_STAR", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
 		About: "An object that has, for each name in the array's objects, an array of their values, with NULL for objects " +
-			"that do " +
-			"not have it.",
+			"that do not have it.",
 		Example: Example{`ARRAY_STAR([{"a": 1}, {"a": 2, "b": 3}])`, `{"a":[1,2],"b":[null,3]}`}, eval: elements(arrayStar)},
 	{Name: "ARRAY_SUM", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
 		About:   "The sum of the numbers in the array; 0 if there are none.",

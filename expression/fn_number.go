@@ -66,8 +66,7 @@ var numberFunctions = []*Function{
 		})},
 	{Name: "ROUND", Aliases: []string{"ROUND_EVEN"}, Family: FamilyNumber, Params: "number [, digits]", Min: 1, Max: 2,
 		About: "The nearest number with this number of digits after the point (default 0; before the point if negative); " +
-			"of two " +
-			"equally near ones, the even one.",
+			"of two equally near ones, the even one.",
 		Example: Example{`ROUND(2.5)`, `2`}, lenient: true, eval: toDigits(roundEven)},
 	{Name: "ROUND_NEAREST", Family: FamilyNumber, Params: "number [, digits]", Min: 1, Max: 2,
 		About:   "Like ROUND; of two equally near ones, the one further from 0.",

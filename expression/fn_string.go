@@ -110,7 +110,7 @@ var stringFunctions = []*Function{
 		"number of times.",
 		Example: Example{`REPEAT("ab", 3)`, `"ababab"`}, eval: repeat},
 	{Name: "REPLACE", Family: FamilyString, Params: "text, old, new [, times]", Min: 3, Max: 4, lenient: true,
-		About:   "The text with all occurrences of old, or this number of them, replaced by new.",
+		About:   "The text with all occurrences of old, or the first ones, as many as times says, replaced by new.",
 		Example: Example{`REPLACE("banana", "an", "-", 1)`, `"b-ana"`}, eval: counted(replace)},
 	{Name: "REVERSE", Family: FamilyString, Params: "text", Min: 1, Max: 1,
 		About:   "The characters in reverse order.",
@@ -185,8 +185,8 @@ var patternFunctions = []*Function{
 		Example: Example{`REGEXP_POSITION1("banana", "n.n")`, `3`}, constant: []int{1}, prepare: patternPosition(1)},
 	{Name: "REGEXP_REPLACE", Aliases: []string{"REGEX_REPLACE"}, Family: FamilyString,
 		Params: `text, "pattern", new [, times]`, Min: 3, Max: 4, lenient: true,
-		About: "The text with all matches of the pattern, or this number of them, replaced by a text, which is used " +
-			"literally.",
+		About: "The text with all matches of the pattern, or the first ones, as many as times says, replaced by " +
+			"new, which is used literally.",
 		Example: Example{`REGEXP_REPLACE("banana", "a.", "$1", 1)`, `"b$1ana"`}, constant: []int{1},
 		prepare: pattern(func(r *regexp.Regexp) evaluation {
 			return counted(func(s *Scratch, a []value) value {

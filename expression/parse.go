@@ -454,8 +454,7 @@ func (p *parser) word(tok token) (Expr, error) {
 	}
 	if isReserved(tok.value) {
 		return nil, p.fail(tok, "expected an expression, found the reserved word %s; a name that is a reserved word must "+
-			"be written in "+
-			"backticks: `%s`",
+			"be written in backticks: `%s`",
 			strings.ToUpper(tok.value), tok.value)
 	}
 	if err := p.advance(); err != nil {

@@ -68,8 +68,7 @@ func (p *parser) arrayKey(at token, distinct bool) (Expr, error) {
 	key := &ArrayKey{Distinct: distinct, X: x}
 	if !wellNested(key) {
 		return nil, p.fail(at, "DISTINCT and ALL are allowed only before a whole key expression, or before the whole body "+
-			"of its "+
-			"ARRAY … FOR")
+			"of its ARRAY … FOR")
 	}
 	return key, nil
 }

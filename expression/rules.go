@@ -38,16 +38,14 @@ var ruleChanges = []RuleChange{
 	{3, "+ - * / %", "exact also for 64-bit integers that are written with a fraction or an exponent, such as 1e17",
 		is[*Arith]},
 	{3, "DATE_… MILLIS… STR_TO_… WEEKDAY_…", "differences are by the calendar; a day beyond the end of its month runs " +
-		"over into the next; " +
-		"fractions of seconds have as many digits as they need; " +
+		"over into the next; fractions of seconds have as many digits as they need; " +
 		"a time of day alone is a date, but not without seconds; years beyond 9999 are formatted; an example that is not a " +
 		"date means the full form",
 		calls("DATE_ADD_MILLIS", "DATE_ADD_STR", "DATE_DIFF_MILLIS", "DATE_DIFF_STR", "DATE_FORMAT_STR", "DATE_PART_MILLIS",
 			"DATE_PART_STR", "DATE_TRUNC_MILLIS", "DATE_TRUNC_STR",
 			"MILLIS_TO_STR", "STR_TO_MILLIS", "STR_TO_UTC", "WEEKDAY_MILLIS", "WEEKDAY_STR")},
 	{3, "ROUND TRUNC IDIV IMOD", "a half is rounded to the even neighbour; shifting by digits uses float64; fractions " +
-		"are " +
-		"dropped before a division", calls("ROUND", "TRUNC", "IDIV", "IMOD")},
+		"are dropped before a division", calls("ROUND", "TRUNC", "IDIV", "IMOD")},
 	{3, "TOKENS", "names are tokens by default, NULL is a token, specials are added to the words, split " +
 		"and trim are supported", calls("TOKENS")},
 	{3, "REGEXP_LIKE REGEXP_REPLACE", "the replacement is used literally, and a negative number of times replaces no " +
@@ -63,8 +61,7 @@ var ruleChanges = []RuleChange{
 		calls("NULLIF", "MISSINGIF")},
 	{3, "TOSTRING", "a number has all its digits and no exponent", calls("TOSTRING")},
 	{3, "INITCAP REVERSE SUBSTR …TRIM REPLACE", "letters get their title case, combining marks stay after their " +
-		"letters, each " +
-		"cut byte is U+FFFD, a vertical tab is not white space, an invalid number of times is NULL",
+		"letters, each cut byte is U+FFFD, a vertical tab is not white space, an invalid number of times is NULL",
 		calls("INITCAP", "REVERSE", "SUBSTR", "SUBSTR1", "TRIM", "LTRIM", "RTRIM", "REPLACE")},
 }
 

@@ -646,7 +646,7 @@ func TestALostConnectionIsDrainedBeforeTheNextBegins(t *testing.T) {
 	}
 }
 
-// TestTooManyVBucketsAreRefused is refused with its own code.
+// TestTooManyVBucketsAreRefused: a bucket with too many vbuckets is refused with a code of its own.
 func TestTooManyVBucketsAreRefused(t *testing.T) {
 	e := newEngine(t)
 	e.wide.Store(true)

@@ -431,7 +431,7 @@ func TestViewsHaveTimestampsOfTheirCopies(t *testing.T) {
 			delete(got, at.ID)
 		}
 		if len(got) > 0 {
-			t.Errorf("index %d has held by others: %v", d.ID, got)
+			t.Errorf("index %d still has positions that others hold: %v", d.ID, got)
 		}
 	}
 }

@@ -41,7 +41,7 @@ func TestMarks(t *testing.T) {
 	}
 	was := size()
 	if !m.Clear(1002) || m.Clear(1009) || m.Clear(1002) {
-		t.Error("first is wrong")
+		t.Error("Clear does not report whether it is the first")
 	}
 	if size() != was {
 		t.Error("clearing a mark has written something")

@@ -26,8 +26,7 @@ func TestRestorePlanIsPrinted(t *testing.T) {
 		"  and 1 more: stays as it is now\n"+
 		"  b/r is built (2 of 6 copies are made anew)\n"+
 		"  b/w comes back and waits for BUILD INDEX\n"+
-		"  b/d is dropped\n"+
-		"  and 2 more: is dropped\n"; got != want {
+		"  b/d is dropped\n  and 2 more: is dropped\n"; got != want {
 		t.Errorf("names %q, want %q", got, want)
 	}
 }

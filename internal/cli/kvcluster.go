@@ -31,8 +31,7 @@ func (f *kvAdminFlags) add(cmd *cobra.Command) {
 	addOutput(cmd.Flags(), &f.output)
 	complete(cmd, "output", fixed(formats...))
 	cmd.Flags().StringVar(&f.admin, "admin", "", "admin addresses of KV nodes, host:port,…; with TLS if --tls-ca is "+
-		"given, "+
-		"or for addresses that begin with https://")
+		"given, or for addresses that begin with https://")
 	cmd.Flags().StringVar(&f.data, "data", "", "data `FOLDER` of a running tidemark up, for its addresses and credentials")
 	cmd.Flags().StringVar(&f.user, "kv-user", "", "user")
 	cmd.Flags().StringVar(&f.passwordFile, "kv-password-file", "", "file with the password")

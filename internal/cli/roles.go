@@ -111,11 +111,9 @@ existing cluster, start it with an empty --data and --join, without --bootstrap-
 	fl.StringVar(&cfg.Audit.Name, "audit-log", "", "`FILE` to which a line of JSON is written for each write, and for "+
 		"each request that the sender was not allowed to make; empty: none")
 	fl.IntVar(&cfg.Audit.Size, "audit-log-size", manager.DefaultAuditSize, "size in MiB at which a new file of the "+
-		"audit log "+
-		"begins; the full file gets the time as part of its name")
+		"audit log begins; the full file gets the time as part of its name")
 	fl.IntVar(&cfg.Audit.Files, "audit-log-files", manager.DefaultAuditFiles, "number of full files of the audit log "+
-		"that "+
-		"are kept")
+		"that are kept")
 	fl.Uint64Var(&cfg.MinFree, "min-free-bytes", 32<<20, "with less free space than this in the file system of --data, "+
 		"transfer leadership and report not ready; 0: never")
 	tlsF.add(cmd)

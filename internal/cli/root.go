@@ -353,8 +353,7 @@ func (f *serverFlags) add(cmd *cobra.Command, s Streams) {
 	cmd.PersistentFlags().StringSliceVar(&f.server, "server", nil, "some managers of the cluster, as host:port or URL "+
 		"(default 127.0.0.1:9520)")
 	cmd.PersistentFlags().StringVar(&f.data, "data", "", "data `FOLDER` of a running tidemark up, to find its managers "+
-		"and "+
-		"credentials")
+		"and credentials")
 	cmd.PersistentFlags().String("context", "", "`NAME` of a stored cluster; see tidemark context add (default: the "+
 		"current context; -: none)")
 	cmd.PersistentFlags().DurationVar(&f.timeout, "timeout", 60*time.Second, "how long to try, including the time of a "+

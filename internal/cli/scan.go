@@ -63,8 +63,7 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&sf.at, "at", "", "`ID` of the timestamp of an earlier scan with --stability query: show the "+
 		"same state")
 	cmd.Flags().StringVar(&sf.session, "session-token", "", "`TOKEN` that an earlier scan or count printed: show no "+
-		"older "+
-		"state, and print the next token to standard error ('new': only print one)")
+		"older state, and print the next token to standard error ('new': only print one)")
 	if cmd.Name() == "scan" {
 		sf.groups.add(cmd)
 		cmd.Flags().BoolVar(&sf.pages, "pages", false, "after --limit rows, print a cursor for the next page of the same "+

@@ -17,8 +17,7 @@ import (
 
 func indexStats(s Streams, f *serverFlags) *cobra.Command {
 	return &cobra.Command{Use: "stats [BUCKET/NAME|ID ...]", Short: "Show figures of indexes and indexers: entries, " +
-		"backlog, " +
-		"sizes, scans, memory, errors",
+		"backlog, sizes, scans, memory, errors",
 		Long: `Shows figures of all indexes, or of the given ones, and of indexers. PENDING is the number of changes in KV
 that have not reached the index's copy that lacks most, QUEUED the number of changes that have arrived and that no scan
 sees yet. DATA is the live data, DISK the files of all copies, FRAG the estimated share of garbage in them. REQUESTS,

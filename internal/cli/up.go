@@ -72,8 +72,7 @@ The same command with the same --data folder resumes with all its data.`,
 	_ = fl.MarkHidden("nasty")
 	upFailpoints(fl, &f.cfg)
 	fl.BoolVar(&f.cfg.TLS, "tls", false, "TLS on every port; KV nodes also have a memcached port without TLS; the "+
-		"certificates are "+
-		"made in the folder certs of --data")
+		"certificates are made in the folder certs of --data")
 	fl.BoolVar(&f.sample, "sample", false, "load the sample data, create the sample indexes and show a scan of each")
 	addOutput(fl, &f.output)
 	complete(cmd, "output", fixed(formats...))

@@ -57,8 +57,7 @@ func userPut(s Streams, f *serverFlags, verb string) *cobra.Command {
 			})
 		}}
 	cmd.Flags().StringVar(&file, "new-password-file", "", "`FILE` with the user's password, - for standard input "+
-		"(default: "+
-		"ask on the terminal)")
+		"(default: ask on the terminal)")
 	if verb == "add" {
 		req.New = true
 		cmd.Short, cmd.Example = "Add a user", "  tidemark user add alice --role ddl --new-password-file ./alice"

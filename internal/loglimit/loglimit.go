@@ -1,5 +1,6 @@
-// Package loglimit limits the log lines that any sender can cause that reaches a port, so that such lines do not fill
-// the disk: each message of a host is logged once a minute, with the number of those that were left out before it.
+// Package loglimit limits the log lines that can be caused again and again by any sender that reaches a port, so that
+// such lines do not fill the disk: each message of a host is logged once a minute, with the number of those that were
+// left out before it.
 package loglimit
 
 import (

@@ -69,7 +69,7 @@ type endpoint struct {
 type spread struct {
 	layout   *partition.Layout
 	provider partition.TopologyProvider
-	hosted   []bool // per slice: it has an endpoint
+	fed      []bool // per slice: it has an endpoint
 }
 
 // source is one index of the program.
@@ -117,17 +117,17 @@ func (v *View) Concerns(collection uint32, docID []byte) bool {
 		return m != nil
 	}
 	for i := range m.layouts {
-		if l := &m.layouts[i]; l.hosted[l.provider.Slice(partition.KeyVersion{DocID: docID})] {
+		if l := &m.layouts[i]; l.fed[l.provider.Slice(partition.KeyVersion{DocID: docID})] {
 			return true
 		}
 	}
 	return false
 }
 
-// noteHosted fills in what Concerns needs.
-func (v *View) noteHosted() {
+// noteFed fills in what Concerns needs.
+func (v *View) noteFed() {
 	for i := range v.layouts {
-		v.layouts[i].hosted = make([]bool, v.layouts[i].layout.Partitions)
+		v.layouts[i].fed = make([]bool, v.layouts[i].layout.Partitions)
 	}
 	for i := range v.sources {
 		src := &v.sources[i]
@@ -137,12 +137,12 @@ func (v *View) noteHosted() {
 		}
 		for slice, hosts := range src.hosts {
 			if len(hosts) > 0 {
-				v.layouts[src.layout].hosted[slice] = true
+				v.layouts[src.layout].fed[slice] = true
 			}
 		}
 	}
 	for i := range v.layouts {
-		v.everywhere = v.everywhere || !slices.Contains(v.layouts[i].hosted, false)
+		v.everywhere = v.everywhere || !slices.Contains(v.layouts[i].fed, false)
 	}
 }
 
@@ -231,10 +231,10 @@ func NewView(cfg ViewConfig) (*View, error) {
 		slices.Sort(v.endpoints[i].copies)
 	}
 	v.roomForRests()
-	v.noteHosted()
+	v.noteFed()
 	for _, m := range v.members {
 		m.roomForRests()
-		m.noteHosted()
+		m.noteFed()
 	}
 	return v, nil
 }
