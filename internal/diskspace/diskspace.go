@@ -14,11 +14,11 @@ type Space struct {
 }
 
 // FewFiles describes a file system on which too few files can be made in folder dir; it returns "" if there are enough.
-func (r *Space) FewFiles(dir string) string {
-	least := min(leastFiles, r.AllFiles/50)
-	if r.AllFiles == 0 || r.FreeFiles >= max(least, 1) {
+func (s *Space) FewFiles(dir string) string {
+	least := min(leastFiles, s.AllFiles/50)
+	if s.AllFiles == 0 || s.FreeFiles >= max(least, 1) {
 		return ""
 	}
 	return fmt.Sprintf("%d of %d files (inodes) are left under %s, want at least %d: remove files that are not needed, "+
-		"or make the file system anew with more inodes", r.FreeFiles, r.AllFiles, dir, max(least, 1))
+		"or make the file system anew with more inodes", s.FreeFiles, s.AllFiles, dir, max(least, 1))
 }

@@ -80,8 +80,8 @@ type Config struct {
 	// MinFree is the number of free bytes under Dir below which this node counts as unhealthy and transfers leadership;
 	// 0: no minimum.
 	MinFree uint64
-	// room measures the file system of a folder; nil: diskspace.Of. Tests replace it.
-	room func(dir string) (diskspace.Space, error)
+	// space measures the file system of a folder; nil: diskspace.Of. Tests replace it.
+	space func(dir string) (diskspace.Space, error)
 	// SlowWrite is the duration from which a write to the store counts as slow; after three slow writes in a row this
 	// node counts as unhealthy. 0: two heartbeats.
 	SlowWrite time.Duration
@@ -101,8 +101,8 @@ type Config struct {
 var ErrConfig = errors.New("consensus configuration")
 
 func (c *Config) withDefaults() error {
-	if c.room == nil {
-		c.room = diskspace.Of
+	if c.space == nil {
+		c.space = diskspace.Of
 	}
 	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
 	c.SlowWrite = cmp.Or(c.SlowWrite, slowHeartbeats*c.Heartbeat)

@@ -174,14 +174,14 @@ func (d *disk) state() Disk {
 
 // measure measures the free space. If the system does not report it, total stays 0.
 func (d *disk) measure() {
-	r, err := d.cfg.room(d.cfg.Dir)
+	s, err := d.cfg.space(d.cfg.Dir)
 	if err != nil {
 		d.cfg.Logger.Debug("free disk space is unknown", "dir", d.cfg.Dir, "error", err)
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.free, d.total, d.few = r.Free, r.Total, r.FewFiles(d.cfg.Dir)
+	d.free, d.total, d.few = s.Free, s.Total, s.FewFiles(d.cfg.Dir)
 }
 
 // Disk returns the health of the storage under the Raft log.

@@ -2,7 +2,7 @@ package consensus
 
 import "tidemark/internal/diskspace"
 
-// Full makes a server's file system seem to have this room.
-func Full(c *Config, r diskspace.Space) {
-	c.room = func(string) (diskspace.Space, error) { return r, nil }
+// Full makes a server's file system seem to have this space.
+func Full(c *Config, s diskspace.Space) {
+	c.space = func(string) (diskspace.Space, error) { return s, nil }
 }

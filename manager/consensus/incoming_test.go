@@ -75,9 +75,9 @@ func TestARefusedSnapshotIsAnswered(t *testing.T) {
 	contradicted(t, n, fmt.Sprintf("an entry of term %d at %d of its log", r.term+1, r.began))
 }
 
-// TestASlowSenderOfARefusedSnapshot: while the content of a refused state snapshot is still being sent, other calls are
+// TestSlowSenderOfARefusedSnapshot: while the content of a refused state snapshot is still being sent, other calls are
 // passed on; its sender gets the reason at the end of it.
-func TestASlowSenderOfARefusedSnapshot(t *testing.T) {
+func TestSlowSenderOfARefusedSnapshot(t *testing.T) {
 	from, in := make(chan raft.RPC), &incoming{calls: make(chan raft.RPC), ended: make(chan struct{})}
 	passed := make(chan struct{})
 	go func() {

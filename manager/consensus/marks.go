@@ -37,13 +37,9 @@ func decodeMark(b []byte) mark {
 
 // next returns the mark of an entry that follows the one with mark m; lineage 0: that is not known.
 func (m mark) next(l *raft.Log) mark {
-	head := make([]byte, 0, 25)
-	head = binary.LittleEndian.AppendUint64(head, m.sum)
-	head = binary.LittleEndian.AppendUint64(head, l.Index)
-	head = binary.LittleEndian.AppendUint64(head, l.Term)
-	head = append(head, byte(l.Type))
 	h := xxhash.New()
-	_, _ = h.Write(head) // never fails
+	_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, m.sum)) // never fails
+	_, _ = h.Write(head(l))
 	_, _ = h.Write(l.Data)
 	own := mark{lineage: m.lineage, sum: h.Sum64()}
 	switch {

@@ -42,9 +42,9 @@ func (r *recorder) read(t *testing.T, first, last uint64) (entries []*raft.Log) 
 	return entries
 }
 
-// TestAnEntryOfAnotherLog checks which entries of a leader a log takes: those that continue it by their contents, not
+// TestEntryOfAnotherLogIsRefused checks which entries of a leader a log takes: those that continue it by their contents, not
 // only by index and term, and those of which it cannot know.
-func TestAnEntryOfAnotherLog(t *testing.T) {
+func TestEntryOfAnotherLogIsRefused(t *testing.T) {
 	a, b, follower := marked(t), marked(t), marked(t)
 	common := func() []*raft.Log { return []*raft.Log{entryOf(1, 1, "members"), entryOf(2, 2, "x")} }
 	for _, r := range []*recorder{a, b, follower} {
@@ -85,9 +85,9 @@ func TestAnEntryOfAnotherLog(t *testing.T) {
 	}
 }
 
-// TestMarksThatSayNothing checks that logs whose marks began at different entries are never taken for different logs,
+// TestUnrelatedMarksAreIgnored checks that logs whose marks began at different entries are never taken for different logs,
 // and that a follower takes over the leader's marks.
-func TestMarksThatSayNothing(t *testing.T) {
+func TestUnrelatedMarksAreIgnored(t *testing.T) {
 	leader, follower := marked(t), marked(t)
 	for _, r := range []*recorder{leader, follower} {
 		for _, l := range []*raft.Log{entryOf(1, 1, "members"), entryOf(2, 2, "x")} { // an earlier version stores no marks

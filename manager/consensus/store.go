@@ -272,13 +272,17 @@ func seal(l *raft.Log) []byte {
 	return binary.LittleEndian.AppendUint32(slices.Clone(l.Extensions), sum(l, l.Extensions))
 }
 
+// head returns what defines an entry beside its data and extensions: index, term and type. Checksums and marks are over
+// these bytes, and are stored.
+func head(l *raft.Log) []byte {
+	b := binary.LittleEndian.AppendUint64(make([]byte, 0, 25), l.Index) // one more number has room
+	b = binary.LittleEndian.AppendUint64(b, l.Term)
+	return append(b, byte(l.Type))
+}
+
 func sum(l *raft.Log, extensions []byte) uint32 {
-	head := make([]byte, 0, 25)
-	head = binary.LittleEndian.AppendUint64(head, l.Index)
-	head = binary.LittleEndian.AppendUint64(head, l.Term)
-	head = append(head, byte(l.Type))
-	head = binary.LittleEndian.AppendUint64(head, uint64(len(extensions)))
-	crc := crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, extensions)
+	counted := binary.LittleEndian.AppendUint64(head(l), uint64(len(extensions)))
+	crc := crc32.Update(crc32.Checksum(counted, castagnoli), castagnoli, extensions)
 	return crc32.Update(crc, castagnoli, l.Data)
 }
 
