@@ -85,15 +85,32 @@ func (st *storage) forkedAt(p position, theirs mark) bool {
 	return theirs.lineage != 0 && st.markAt(p).differs(theirs)
 }
 
+// tail is the entry at the end of what a recorder has stored.
+type tail struct {
+	index    uint64 // 0: none is known
+	mark     mark
+	removals uint64 // of the recorder, before the entry was stored
+}
+
+// markBefore returns the mark of the stored entry before an index; its lineage is 0 if that is not known. Nearly always
+// that entry is the tail, and need not be read. Once anything has been removed it is read, so that the entries after
+// those of a state snapshot get no mark of the log that the snapshot has replaced.
+func (r *recorder) markBefore(index uint64) mark {
+	if r.last.index == index-1 && r.last.removals == r.removals.Load() {
+		return r.last.mark
+	}
+	var prior raft.Log
+	if r.GetLog(index-1, &prior) != nil { // the log begins at the index
+		return mark{}
+	}
+	return decodeMark(prior.Extensions)
+}
+
 // stamp gives entries that are about to be stored the marks that they have in this log, unless the leader from which
 // they come has given them theirs. It returns the entry that shows that the leader's log is another one than this, nil
 // if none does.
 func (r *recorder) stamp(logs []*raft.Log) *raft.Log {
-	var before mark
-	var prior raft.Log
-	if r.GetLog(logs[0].Index-1, &prior) == nil { // otherwise the log begins here
-		before = decodeMark(prior.Extensions)
-	}
+	before := r.markBefore(logs[0].Index)
 	for _, l := range logs {
 		own, theirs := before.next(l), decodeMark(l.Extensions)
 		switch {

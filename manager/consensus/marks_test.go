@@ -42,8 +42,8 @@ func (r *recorder) read(t *testing.T, first, last uint64) (entries []*raft.Log) 
 	return entries
 }
 
-// TestEntryOfAnotherLogIsRefused checks which entries of a leader a log takes: those that continue it by their contents, not
-// only by index and term, and those of which it cannot know.
+// TestEntryOfAnotherLogIsRefused checks which entries of a leader a log takes: those that continue it by their
+// contents, not only by index and term, and those of which it cannot know.
 func TestEntryOfAnotherLogIsRefused(t *testing.T) {
 	a, b, follower := marked(t), marked(t), marked(t)
 	common := func() []*raft.Log { return []*raft.Log{entryOf(1, 1, "members"), entryOf(2, 2, "x")} }
@@ -85,8 +85,8 @@ func TestEntryOfAnotherLogIsRefused(t *testing.T) {
 	}
 }
 
-// TestUnrelatedMarksAreIgnored checks that logs whose marks began at different entries are never taken for different logs,
-// and that a follower takes over the leader's marks.
+// TestUnrelatedMarksAreIgnored checks that logs whose marks began at different entries are never taken for different
+// logs, and that a follower takes over the leader's marks.
 func TestUnrelatedMarksAreIgnored(t *testing.T) {
 	leader, follower := marked(t), marked(t)
 	for _, r := range []*recorder{leader, follower} {
@@ -120,6 +120,112 @@ func TestUnrelatedMarksAreIgnored(t *testing.T) {
 	if err := joined.StoreLogs(leader.read(t, 5, 5)); err != nil {
 		t.Errorf("the first entry after a state snapshot: %v", err)
 	}
+}
+
+// TestStoredSumsStay checks that marks and checksums are the ones that earlier versions have stored.
+func TestStoredSumsStay(t *testing.T) {
+	first := mark{}.next(entryOf(1, 1, "members"))
+	if want := (mark{0xe5a7ee745d8a009d, 0xe5a7ee745d8a009c}); first != want {
+		t.Errorf("the first entry of a log has the mark %#x, want %#x", first, want)
+	}
+	second := entryOf(2, 2, "x")
+	if got, want := first.next(second), (mark{first.lineage, 0x2697bb91bf09eb14}); got != want {
+		t.Errorf("the second has %#x, want %#x", got, want)
+	}
+	if got := sum(second, first.encode()); got != 0x77d881bd {
+		t.Errorf("and the checksum %#x", got)
+	}
+}
+
+// TestMarkOfTheTail checks when the mark of the entry stored last is used without a read of that entry: only while it
+// is certain to be stored, for the entry behind it.
+func TestMarkOfTheTail(t *testing.T) {
+	common := []*raft.Log{entryOf(1, 1, "members")}
+	ours := []*raft.Log{entryOf(2, 2, "ours"), entryOf(3, 2, "")}
+	theirs := []*raft.Log{entryOf(2, 2, "theirs"), entryOf(3, 2, "")}
+	stores := func(t *testing.T, r *recorder, entries ...[]*raft.Log) *recorder {
+		t.Helper()
+		for _, logs := range entries {
+			var copies []*raft.Log // marks are written to them
+			for _, l := range logs {
+				own := *l
+				copies = append(copies, &own)
+			}
+			if err := r.StoreLogs(copies); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return r
+	}
+	at := func(t *testing.T, r *recorder, index uint64) mark {
+		t.Helper()
+		return decodeMark(r.read(t, index, index)[0].Extensions)
+	}
+	t.Run("not read", func(t *testing.T) {
+		r := stores(t, marked(t), common)
+		before := r.Stats().TxN
+		stores(t, r, ours, []*raft.Log{entryOf(4, 2, "")})
+		if n := r.Stats().TxN - before; n != 0 {
+			t.Errorf("%d reads of the log to append to it", n)
+		}
+		if got, want := at(t, r, 4), at(t, r, 3).next(entryOf(4, 2, "")); got != want {
+			t.Errorf("the mark %+v, want %+v", got, want)
+		}
+	})
+	t.Run("replaced by a state snapshot", func(t *testing.T) {
+		r, leader := stores(t, marked(t), common, ours), stores(t, marked(t), common, theirs, []*raft.Log{entryOf(4, 2, "")})
+		if err := r.DeleteRange(1, 3); err != nil { // the snapshot ends at entry 3
+			t.Fatal(err)
+		}
+		if err := r.StoreLogs(leader.read(t, 4, 4)); err != nil {
+			t.Fatalf("the entry after the snapshot: %v", err)
+		}
+		if got, want := at(t, r, 4), at(t, leader, 4); got != want {
+			t.Errorf("it has the mark %+v, the leader %+v", got, want)
+		}
+	})
+	t.Run("after a restart", func(t *testing.T) {
+		r := stores(t, marked(t), common, ours)
+		again := stores(t, &recorder{BoltStore: r.BoltStore, disk: r.disk}, []*raft.Log{entryOf(4, 2, "")})
+		if got, want := at(t, again, 4), at(t, r, 3).next(entryOf(4, 2, "")); got != want {
+			t.Errorf("the mark %+v, want %+v", got, want)
+		}
+	})
+	t.Run("end of the log replaced", func(t *testing.T) {
+		r := stores(t, marked(t), common, ours)
+		if err := r.DeleteRange(2, 3); err != nil {
+			t.Fatal(err)
+		}
+		stores(t, r, []*raft.Log{entryOf(2, 3, "new")})
+		if got, want := at(t, r, 2), at(t, r, 1).next(entryOf(2, 3, "new")); got != want {
+			t.Errorf("the mark %+v, want %+v", got, want)
+		}
+	})
+	t.Run("another write failed", func(t *testing.T) {
+		r := stores(t, marked(t), common, ours)
+		lost := at(t, r, 3).next(entryOf(4, 2, "lost"))
+		full := errors.New("disk full")
+		r.disk.cfg.Failpoint = func() error { return full }
+		if err := r.StoreLog(entryOf(4, 2, "lost")); !errors.Is(err, full) {
+			t.Fatal(err)
+		}
+		r.disk.cfg.Failpoint = nil
+		stores(t, r, []*raft.Log{entryOf(5, 2, "after a gap")})
+		if got := at(t, r, 5); got.lineage == lost.lineage {
+			t.Errorf("the mark %+v continues an entry that is not stored", got)
+		}
+	})
+	t.Run("removed while it was written", func(t *testing.T) {
+		r := stores(t, marked(t), common, ours)
+		r.disk.cfg.Failpoint = func() error {
+			r.disk.cfg.Failpoint = nil
+			return r.DeleteRange(1, 3) // as if by the goroutine that takes state snapshots
+		}
+		stores(t, r, []*raft.Log{entryOf(4, 2, "")})
+		if r.last.removals == r.removals.Load() {
+			t.Error("the entry counts as stored after the removal")
+		}
+	})
 }
 
 // FuzzMarkInCall checks that no text in a call panics, and that a mark is read as it was written.

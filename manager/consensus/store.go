@@ -137,7 +137,9 @@ func (st *storage) serverID() (raft.ServerID, error) {
 // state snapshot (removable). It gives entries their marks, and stores none that continues another log than this one.
 type recorder struct {
 	*raftboltdb.BoltStore
-	voteTerm  uint64 // of the vote about to be stored; owned by Raft's goroutine
+	voteTerm  uint64        // of the vote about to be stored; owned by Raft's goroutine
+	last      tail          // owned by Raft's goroutine, the only one that stores entries
+	removals  atomic.Uint64 // completed calls of DeleteRange, also those of the goroutine that takes state snapshots
 	disk      *disk
 	stop      <-chan struct{}
 	committed *committed                   // nil before openCommitted
@@ -159,6 +161,7 @@ func (r *recorder) StoreLog(log *raft.Log) error { return r.StoreLogs([]*raft.Lo
 
 // StoreLogs implements raft.LogStore.
 func (r *recorder) StoreLogs(logs []*raft.Log) error {
+	removals := r.removals.Load() // before the write: a removal at the same time may remove what is stored
 	if l := r.stamp(logs); l != nil && r.forked != nil {
 		return r.forked(position{l.Index, l.Term})
 	}
@@ -169,7 +172,13 @@ func (r *recorder) StoreLogs(logs []*raft.Log) error {
 		sealed[i].Extensions = seal(l)
 		stored[i] = &sealed[i]
 	}
-	return r.disk.write(func() error { return r.BoltStore.StoreLogs(stored) })
+	r.last = tail{} // after a write that fails it is not known what is stored
+	if err := r.disk.write(func() error { return r.BoltStore.StoreLogs(stored) }); err != nil {
+		return err
+	}
+	end := logs[len(logs)-1]
+	r.last = tail{end.Index, decodeMark(end.Extensions), removals}
+	return nil
 }
 
 // GetLog implements raft.LogStore. Errors wrap ErrDamaged if the stored entry is not what was written.
@@ -190,6 +199,7 @@ func (r *recorder) DeleteRange(low, high uint64) error {
 			return err
 		}
 	}
+	defer r.removals.Add(1) // even if it fails, and not before: what is stored until it ends may be removed
 	return r.disk.write(func() error { return r.BoltStore.DeleteRange(low, high) })
 }
 
