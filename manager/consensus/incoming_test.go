@@ -48,31 +48,80 @@ func TestAmendedCalls(t *testing.T) {
 
 // TestARefusedSnapshotIsAnswered: a leader whose state snapshot is refused learns why, however long the snapshot is.
 func TestARefusedSnapshotIsAnswered(t *testing.T) {
-	n := led(t, t.TempDir())
-	r, err := n.beginTerm(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	n, other := led(t, t.TempDir()), newSender(t)
+	end := other.joins(t, n)
+	state := make([]byte, 32<<20) // more than the sockets hold
+	err := other.sends(n, end.term+1, position{end.index, end.term + 1}, state)
+	if err == nil || !strings.Contains(err.Error(), ErrContradicted.Error()) {
+		t.Errorf("its leader gets %v", err)
 	}
-	other, err := Open(Config{Name: "m2", Dir: t.TempDir(), RaftAddr: "127.0.0.1:0"},
+	contradicted(t, n, fmt.Sprintf("an entry of term %d at %d of its log", end.term+1, end.index))
+}
+
+// TestSnapshotOfAnotherLogIsRefused checks that a leader sends the mark of a state snapshot's end, by which a log that
+// has other entries of the same terms is told apart.
+func TestSnapshotOfAnotherLogIsRefused(t *testing.T) {
+	n, other := led(t, t.TempDir()), newSender(t)
+	end := other.joins(t, n)
+	for i := uint64(1); i <= end.index; i++ { // the two logs begin alike
+		var l raft.Log
+		if err := n.logs.GetLog(i, &l); err != nil {
+			t.Fatal(err)
+		}
+		if i > 1 {
+			l = raft.Log{Index: i, Term: l.Term, Data: []byte("another")}
+		}
+		if err := other.logs.StoreLog(&l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := other.sends(n, end.term+1, end, []byte("never read"))
+	if err == nil || !strings.Contains(err.Error(), ErrContradicted.Error()) {
+		t.Errorf("its leader gets %v", err)
+	}
+	contradicted(t, n, fmt.Sprintf("up to entry %d of term %d its log has other entries", end.index, end.term))
+}
+
+// sender is a server without a log, which sends calls as if it led.
+type sender struct{ *Node }
+
+// newSender opens a sender.
+func newSender(t *testing.T) sender {
+	t.Helper()
+	n, err := Open(Config{Name: "m2", Dir: t.TempDir(), RaftAddr: "127.0.0.1:0"},
 		fsm.New(hclog.NewNullLogger(), func(error) {}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer other.Close()
-	if err := n.AddNonvoter(t.Context(), Server{ID: other.ID(), Raft: "127.0.0.1:1"}, nil); err != nil {
-		t.Fatal(err) // as a member it is talked to
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return sender{n}
+}
+
+// joins makes a server a member of n's cluster, so that n talks to it. It returns the end of n's log.
+func (s sender) joins(t *testing.T, n *Node) position {
+	t.Helper()
+	if err := n.AddNonvoter(t.Context(), Server{ID: s.ID(), Raft: "127.0.0.1:1"}, nil); err != nil {
+		t.Fatal(err)
 	}
-	state := make([]byte, 32<<20) // more than the sockets hold
+	r, err := n.beginTerm(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return position{r.began, r.term}
+}
+
+// sends sends a state snapshot that ends at end.
+func (s sender) sends(n *Node, term uint64, end position, state []byte) error {
 	var answer raft.InstallSnapshotResponse
-	err = other.trans.InstallSnapshot(raft.ServerID(n.ID()), raft.ServerAddress(n.Addr()), &raft.InstallSnapshotRequest{
-		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(other.ID()),
-			Addr: []byte(other.Addr())},
-		SnapshotVersion: raft.SnapshotVersionMax, Term: r.term + 1, LastLogIndex: r.began, LastLogTerm: r.term + 1,
-		Size: int64(len(state))}, &answer, bytes.NewReader(state))
-	if err == nil || !strings.Contains(err.Error(), ErrContradicted.Error()) {
-		t.Errorf("its leader gets %v", err)
-	}
-	contradicted(t, n, fmt.Sprintf("an entry of term %d at %d of its log", r.term+1, r.began))
+	return s.trans.InstallSnapshot(raft.ServerID(n.ID()), raft.ServerAddress(n.Addr()), &raft.InstallSnapshotRequest{
+		RPCHeader:       raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(s.ID()), Addr: []byte(s.Addr())},
+		SnapshotVersion: raft.SnapshotVersionMax, Term: term, LastLogIndex: end.index, LastLogTerm: end.term,
+		Size: int64(len(state)), Configuration: raft.EncodeConfiguration(raft.Configuration{}), ConfigurationIndex: 1},
+		&answer, bytes.NewReader(state))
 }
 
 // TestSlowSenderOfARefusedSnapshot: while the content of a refused state snapshot is still being sent, other calls are

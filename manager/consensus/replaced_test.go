@@ -60,27 +60,77 @@ func contradicted(t *testing.T, n *Node, names string) {
 	}
 }
 
+// begun returns a leader of three entries, which elects itself no more, and the last of them.
+func begun(t *testing.T) (*Node, position) {
+	t.Helper()
+	n := led(t, t.TempDir())
+	var last reign
+	for range 3 {
+		var err error
+		if last, err = n.beginTerm(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	never := n.raft.ReloadableConfig() // it must not elect itself between two calls of the test
+	never.HeartbeatTimeout, never.ElectionTimeout = time.Hour, time.Hour
+	if err := n.raft.ReloadConfig(never); err != nil {
+		t.Fatal(err)
+	}
+	return n, position{last.began, last.term}
+}
+
+// TestCallOfAnotherLogIsRefused checks that each kind of call is refused that has another mark than this log has at the
+// same index and term, and no other call: one with the mark of this log, one whose mark says nothing, one of a deposed
+// leader.
+func TestCallOfAnotherLogIsRefused(t *testing.T) {
+	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("m2-00000000")}
+	for _, tc := range []struct {
+		name string
+		call func(term uint64, end position, m mark) any
+	}{
+		{"a state snapshot", func(term uint64, end position, m mark) any {
+			return &raft.InstallSnapshotRequest{RPCHeader: header, Term: term, LastLogIndex: end.index, LastLogTerm: end.term,
+				Leader: m.toCall()}
+		}},
+		{"the entry before", func(term uint64, end position, m mark) any {
+			return &raft.AppendEntriesRequest{RPCHeader: header, Term: term, PrevLogEntry: end.index, PrevLogTerm: end.term,
+				Leader: m.toCall()} //nolint:staticcheck // see marks.go
+		}},
+		{"an entry that is stored", func(term uint64, end position, m mark) any {
+			return &raft.AppendEntriesRequest{RPCHeader: header, Term: term, PrevLogEntry: end.index - 1,
+				PrevLogTerm: end.term, Entries: []*raft.Log{{Index: end.index, Term: end.term, Extensions: m.encode()}}}
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n, end := begun(t)
+			own, term := n.markAt(end), end.term+1
+			if own.lineage == 0 {
+				t.Fatalf("the entry at %+v has no mark", end)
+			}
+			other := mark{own.lineage, own.sum + 1}
+			for what, c := range map[string]any{
+				"of this log":             tc.call(term, end, own),
+				"whose mark says nothing": tc.call(term, end, mark{own.lineage + 2, other.sum}),
+				"of a deposed leader":     tc.call(end.term-1, end, other),
+			} {
+				if err := n.contradicts(c); err != nil {
+					t.Errorf("a call %s: %v", what, err)
+				}
+			}
+			if err := n.contradicts(tc.call(term, end, other)); !errors.Is(err, ErrContradicted) {
+				t.Errorf("a call of another log: %v", err)
+			}
+			contradicted(t, n, fmt.Sprintf("m2-00000000 leads in term %d, and up to entry %d of term %d its log has other "+
+				"entries", term, end.index, end.term))
+		})
+	}
+}
+
 // TestLateCallReplacesNothingCommitted checks that a leader's call that was checked before what it contradicts was
 // committed replaces nothing: no entry in the log, nor the state.
 func TestLateCallReplacesNothingCommitted(t *testing.T) {
 	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("m2-00000000"),
 		Addr: []byte("127.0.0.1:1")}
-	begun := func(t *testing.T) (*Node, position) {
-		n := led(t, t.TempDir())
-		var last reign
-		for range 3 {
-			var err error
-			if last, err = n.beginTerm(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		never := n.raft.ReloadableConfig() // it must not elect itself between two calls of the test
-		never.HeartbeatTimeout, never.ElectionTimeout = time.Hour, time.Hour
-		if err := n.raft.ReloadConfig(never); err != nil {
-			t.Fatal(err)
-		}
-		return n, position{last.began, last.term}
-	}
 	t.Run("entries", func(t *testing.T) {
 		n, end := begun(t)
 		term := end.term + 1
@@ -142,20 +192,7 @@ func (g *gatedLog) GetLog(i uint64, l *raft.Log) error {
 // TestADeposedLeadersLateCall checks that a call of a leader is not refused as a contradiction if its successor has
 // replaced that leader's entries, and committed its own, while the call was being checked.
 func TestADeposedLeadersLateCall(t *testing.T) {
-	n := led(t, t.TempDir())
-	var last reign
-	for range 3 {
-		var err error
-		if last, err = n.beginTerm(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	never := n.raft.ReloadableConfig()
-	never.HeartbeatTimeout, never.ElectionTimeout = time.Hour, time.Hour
-	if err := n.raft.ReloadConfig(never); err != nil {
-		t.Fatal(err)
-	}
-	end := position{last.began, last.term}
+	n, end := begun(t)
 	appends := func(leader string, term, committed uint64, entries ...*raft.Log) *raft.AppendEntriesRequest {
 		return &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax,
 			ID: []byte(leader + "-00000000"), Addr: []byte("127.0.0.1:1")}, Term: term, LeaderCommitIndex: committed,
