@@ -12,11 +12,11 @@ import (
 	"tidemark/wire"
 )
 
-// TestAMajorityOnFullDisks: a write that cannot be stored is answered by any manager with the managers whose disks are
+// TestMajorityOnFullDisks: a write that cannot be stored is answered by any manager with the managers whose disks are
 // full, and what to do, and the leader is asked for it once, also with a key; so is the status. That is so as long as
 // the leader has its followers, and when it has lost them, since its own disk is full, too. Everything is well as soon
 // as there is room.
-func TestAMajorityOnFullDisks(t *testing.T) {
+func TestMajorityOnFullDisks(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t, steadfast)
 	var l int

@@ -102,7 +102,7 @@ type API struct {
 	audit   audit
 	// succession makes calls wait for the next leader.
 	succession succession
-	outlook    outlook          // whether anything can be stored
+	managers   managerStatuses  // whether anything can be stored
 	past       *history.Cluster // statistics of the last hour
 	refused    refusals
 }
@@ -145,7 +145,8 @@ func New(cfg Config) *API {
 func over(g *ground) *API {
 	c := &currency{ground: g, began: time.Now(), asking: make(chan struct{}, 1)}
 	a := &access{ground: g, currency: c}
-	return &API{access: a, outlook: newOutlook(), scans: &scans{access: a, places: rpc.NewPlaces(scansAtOnce, "scans")}}
+	return &API{access: a, managers: newManagerStatuses(),
+		scans: &scans{access: a, places: rpc.NewPlaces(scansAtOnce, "scans")}}
 }
 
 // Close closes idle connections.
@@ -415,7 +416,8 @@ func (a *API) logWrite(r *http.Request, name string, status int, outcome string,
 }
 
 // checkCluster rejects managers, projectors and indexers of another cluster than own. The log has a line a minute for
-// each host that has such nodes, whatever clusters they belong to.
+// each host that has such nodes, whatever clusters they belong to. own is an argument because a test
+// of that then needs no cluster.
 func (a *API) checkCluster(r *http.Request, own string) error {
 	theirs := r.Header.Get(rpc.HeaderCluster)
 	if theirs == "" || own == "" || theirs == own {
@@ -518,11 +520,17 @@ func (g *ground) leaderOf(s *statecontext.State) (wire.Leader, bool) {
 	return wire.Leader{ID: l.ID}, false
 }
 
+// inNoCluster reports whether this manager belongs to no cluster yet: it has neither members in its log nor a state.
+func (g *ground) inNoCluster() bool {
+	servers, err := g.cfg.Raft.Servers()
+	return (err != nil || len(servers) == 0) && g.cfg.Raft.State().ClusterID() == ""
+}
+
 // leaderless returns the error while no leader is known: an election is over in a moment; otherwise the text names
 // the managers that must come back. A manager that is in no cluster yet has lost none.
 func (g *ground) leaderless() *rpc.Problem {
-	if servers, err := g.cfg.Raft.Servers(); (err != nil || len(servers) == 0) && g.cfg.Raft.State().ClusterID() == "" {
-		return noLeader("%s", inNoCluster)
+	if g.inNoCluster() {
+		return noLeader("%s", inNoClusterText)
 	}
 	return noLeader("this manager knows no leader at the moment, try again; %s", majorityText(g.voters()))
 }

@@ -88,16 +88,16 @@ func (g health) reasons(s *statecontext.State) (reasons []rpc.Reason, leader wir
 	return reasons, leader
 }
 
-// inNoCluster describes what a manager waits for that has no log of a cluster.
-const inNoCluster = "this manager belongs to no cluster yet: it waits for the --bootstrap-expect managers at the " +
+// inNoClusterText describes what a manager waits for that belongs to no cluster.
+const inNoClusterText = "this manager belongs to no cluster yet: it waits for the --bootstrap-expect managers at the " +
 	"addresses of --join, or for tidemark cluster join"
 
 // noCluster describes what a manager waits for whose state is empty.
 func (g health) noCluster() string {
-	members, err := g.cfg.Raft.Servers()
-	if err != nil || len(members) == 0 {
-		return inNoCluster
+	if g.inNoCluster() {
+		return inNoClusterText
 	}
+	members, _ := g.cfg.Raft.Servers()
 	return fmt.Sprintf("this manager has a log of its cluster but no state yet: it waits for a leader, which "+
 		"a majority of its %d members elects, and must be able to store the leader's entries", len(members))
 }

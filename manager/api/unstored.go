@@ -37,8 +37,8 @@ const (
 )
 
 // unstored describes why a majority of the managers cannot store anything: their disks fail, or have another fault up
-// to most. It returns "" if it may, as far as the managers have told.
-func unstored(all []v1.ManagerStatus, most fault) string {
+// to upTo. It returns "" if it may, as far as the managers have told.
+func unstored(all []v1.ManagerStatus, upTo fault) string {
 	voters, lost, disks := 0, 0, false
 	var what []string
 	for i := range all {
@@ -47,11 +47,11 @@ func unstored(all []v1.ManagerStatus, most fault) string {
 			continue
 		}
 		voters++
-		switch why := diskFault(m, most); {
+		switch why := diskFault(m, upTo); {
 		case why != "":
 			what = append(what, fmt.Sprintf("manager %s cannot write (%s)", m.ID, why))
 			disks = true
-		case most >= silent && !m.Alive && m.REST != "": // without an address it could not be asked
+		case upTo >= silent && !m.Alive && m.REST != "": // without an address it could not be asked
 			what = append(what, fmt.Sprintf("manager %s does not answer", m.ID))
 		default:
 			continue
@@ -66,48 +66,49 @@ func unstored(all []v1.ManagerStatus, most fault) string {
 }
 
 // diskFault returns why a manager that answers cannot write to its disk, "" if it can.
-func diskFault(m *v1.ManagerStatus, most fault) string {
+func diskFault(m *v1.ManagerStatus, upTo fault) string {
 	for _, r := range m.NotReady {
 		if strings.HasPrefix(r.Detail, consensus.DiskFails) ||
-			most >= diskHangs && strings.HasPrefix(r.Detail, consensus.DiskHangs) {
+			upTo >= diskHangs && strings.HasPrefix(r.Detail, consensus.DiskHangs) {
 			return r.Detail
 		}
 	}
 	return ""
 }
 
-// outlook is what the managers have answered. All calls share it: many that fail at once ask no more than one does.
-type outlook struct {
+// managerStatuses is what the managers have answered. All calls share it: many that fail at once ask no more than one
+// does.
+type managerStatuses struct {
 	turn chan struct{} // held by the one who asks, or reads
 	at   time.Time
 	all  []v1.ManagerStatus
 }
 
-func newOutlook() outlook { return outlook{turn: make(chan struct{}, 1)} }
+func newManagerStatuses() managerStatuses { return managerStatuses{turn: make(chan struct{}, 1)} }
 
 // managers returns the result of ask, at most unstoredLook old; nil if ctx ends while another one asks.
-func (o *outlook) managers(ctx context.Context, ask func() []v1.ManagerStatus) []v1.ManagerStatus {
+func (s *managerStatuses) get(ctx context.Context, ask func() []v1.ManagerStatus) []v1.ManagerStatus {
 	select {
-	case o.turn <- struct{}{}:
-		defer func() { <-o.turn }()
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
 	case <-ctx.Done():
 		return nil
 	}
-	if o.at.IsZero() || time.Since(o.at) >= unstoredLook {
-		o.all = ask()
-		o.at = time.Now()
+	if s.at.IsZero() || time.Since(s.at) >= unstoredLook {
+		s.all = ask()
+		s.at = time.Now()
 	}
-	return o.all
+	return s.all
 }
 
 // unstored asks all managers, unless they have just been asked, and returns why nothing can be stored.
-func (a *API) unstored(ctx context.Context, most fault) string {
-	return unstored(a.outlook.managers(ctx, func() []v1.ManagerStatus {
+func (a *API) unstored(ctx context.Context, upTo fault) string {
+	return unstored(a.managers.get(ctx, func() []v1.ManagerStatus {
 		var st v1.Status
 		// The answer serves others, too, and takes no longer than aliveTimeout.
 		health{a.ground, a.currency}.addManagers(context.WithoutCancel(ctx), a.cfg.Raft.State(), &st)
 		return st.Managers
-	}), most)
+	}), upTo)
 }
 
 // unstoredError ends the wait of a write that certainly cannot be stored, and says why.

@@ -33,7 +33,7 @@ func TestUnstored(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		all  []v1.ManagerStatus
-		most fault
+		upTo fault
 		want []string // "": nothing
 	}{
 		{"one of three is full", []v1.ManagerStatus{m1, m2, manager("m3", "voter", true)}, silent, nil},
@@ -55,7 +55,7 @@ func TestUnstored(t *testing.T) {
 			manager("m4", "voter", true)}, silent, nil},
 		{"low is not full", []v1.ManagerStatus{manager("m1", "leader", true, low)}, silent, nil},
 	} {
-		got := unstored(c.all, c.most)
+		got := unstored(c.all, c.upTo)
 		if (got == "") != (c.want == nil) {
 			t.Errorf("%s: %q", c.name, got)
 		}
@@ -76,9 +76,9 @@ func TestUnstored(t *testing.T) {
 	}
 }
 
-// TestAWriteThatCannotBeStoredEnds checks that a write ends, as if its time were over, when disks have failed at two
+// TestUnstorableWriteEndsEarly checks that a write ends, as if its time were over, when disks have failed at two
 // looks in a row, and not before.
-func TestAWriteThatCannotBeStoredEnds(t *testing.T) {
+func TestUnstorableWriteEndsEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, looks := time.Now(), 0
 		inner, cancel := context.WithCancelCause(t.Context())
@@ -118,10 +118,10 @@ func TestAWriteThatCannotBeStoredEnds(t *testing.T) {
 // two answers, and that the managers are asked again as soon as an answer may be outdated.
 func TestOneLookForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOutlook()
+		s := newManagerStatuses()
 		var asked atomic.Int64
 		look := func() {
-			if all := o.managers(t.Context(), func() []v1.ManagerStatus {
+			if all := s.get(t.Context(), func() []v1.ManagerStatus {
 				time.Sleep(aliveTimeout) // one manager does not answer
 				return []v1.ManagerStatus{{Lag: uint64(asked.Add(1))}}
 			}); len(all) != 1 || all[0].Lag != uint64(asked.Load()) {
@@ -143,15 +143,15 @@ func TestOneLookForAll(t *testing.T) {
 	})
 }
 
-// TestWhoIsToldThatNothingCanBeStored checks which calls are told the reason why they fail: neither those whose callers
+// TestReasonWhyNothingCanBeStored checks which calls are told the reason why they fail: neither those whose callers
 // have gone nor those that were refused at once, which would wait for the managers' answers.
-func TestWhoIsToldThatNothingCanBeStored(t *testing.T) {
+func TestReasonWhyNothingCanBeStored(t *testing.T) {
 	t.Parallel()
 	node, _ := pair(t, time.Second)
 	a := over(&ground{cfg: Config{Raft: node, Name: "m"}, now: time.Now})
 	full := []wire.Reason{{Code: "disk", Detail: "disk fails: /m: no space left on device"}}
-	a.outlook.all = []v1.ManagerStatus{{ID: "m1", Role: "leader", Alive: true}, {ID: "m2", Role: "voter", NotReady: full}}
-	a.outlook.at = time.Now().Add(time.Hour) // nobody is asked
+	a.managers.all = []v1.ManagerStatus{{ID: "m1", Role: "leader", Alive: true}, {ID: "m2", Role: "voter", NotReady: full}}
+	a.managers.at = time.Now().Add(time.Hour) // nobody is asked
 	a.succession = newSuccession(node)
 	a.succession.places = nil // no call may wait
 	gone, leave := context.WithCancel(t.Context())

@@ -108,8 +108,8 @@ func judge(st *v1.Status, stale, meantAlone bool) {
 	j := verdict{st}
 	j.Verdict, j.Reasons = v1.VerdictReady, []string{}
 	switch {
-	case st.Leader.ID == "" && st.ClusterID == "" && len(st.Managers) == 0:
-		j.bad(v1.VerdictNotReady, "%s", inNoCluster)
+	case st.Leader.ID == "" && st.ClusterID == "" && len(st.Managers) == 0: // as inNoCluster, by the status alone
+		j.bad(v1.VerdictNotReady, "%s", inNoClusterText)
 	case st.Leader.ID == "":
 		j.bad(v1.VerdictNotReady, "no manager leads: %s", majorityText(""))
 	case st.Node.Role == "leader" && st.Coordinator != core.StepActive:
