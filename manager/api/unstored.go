@@ -152,20 +152,30 @@ func (a *API) whileStorable(r *http.Request, rt *route) (again *http.Request, en
 	if !rt.leader || !rt.waits() || r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return r, func() {}
 	}
-	ctx, cancel := context.WithCancelCause(r.Context())
-	ends := newOutOfTime(ctx)
-	go watchStorable(ctx, func() string {
+	ctx, end := endingUnstored(r.Context(), func(ctx context.Context) string {
 		if _, serving := a.cfg.Raft.Serving(); !serving { // the leader does this for a write that was sent to it
 			return ""
 		}
 		return a.unstored(ctx, diskFails)
-	}, cancel)
-	return r.WithContext(ends), func() { cancel(nil) }
+	})
+	return r.WithContext(ctx), end
 }
 
-// watchStorable gives up when two looks in a row have said why nothing can be stored.
-func watchStorable(ctx context.Context, look func() string, giveUp context.CancelCauseFunc) {
-	next := time.NewTimer(unstoredAfter)
+// endingUnstored returns a context that ends with an unstoredError when two looks in a row have said why nothing can
+// be stored. The first look is after unstoredAfter: a write that ends before has only a timer. end has to be called.
+func endingUnstored(parent context.Context, look func(context.Context) string) (ends *outOfTime, end func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	first := time.AfterFunc(unstoredAfter, func() { watchStorable(ctx, look, cancel) })
+	return newOutOfTime(ctx), func() {
+		first.Stop()
+		cancel(nil)
+	}
+}
+
+// watchStorable looks, and looks again, until ctx ends; it gives up when two looks in a row have said why nothing can
+// be stored.
+func watchStorable(ctx context.Context, look func(context.Context) string, giveUp context.CancelCauseFunc) {
+	next := time.NewTimer(0)
 	defer next.Stop()
 	for seen := false; ; next.Reset(unstoredLook) {
 		select {
@@ -173,7 +183,7 @@ func watchStorable(ctx context.Context, look func() string, giveUp context.Cance
 		case <-ctx.Done():
 			return
 		}
-		why := look()
+		why := look(ctx)
 		if seen && why != "" {
 			giveUp(unstoredError(why))
 			return

@@ -81,15 +81,13 @@ func TestUnstored(t *testing.T) {
 func TestUnstorableWriteEndsEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, looks := time.Now(), 0
-		inner, cancel := context.WithCancelCause(t.Context())
-		defer cancel(nil)
-		ends := newOutOfTime(inner)
-		below, stop := context.WithTimeout(ends, time.Hour) // handlers make contexts of theirs
-		defer stop()
-		go watchStorable(inner, func() string {
+		ends, end := endingUnstored(t.Context(), func(context.Context) string {
 			looks++
 			return []string{"", "full", "", "full", "still full"}[looks]
-		}, cancel)
+		})
+		defer end()
+		below, stop := context.WithTimeout(ends, time.Hour) // handlers make contexts of theirs
+		defer stop()
 		<-below.Done()
 		if took, want := time.Since(began), unstoredAfter+3*unstoredLook; took != want || looks != 4 {
 			t.Errorf("it ends after %v and %d looks, want %v and 4", took, looks, want)
@@ -102,14 +100,24 @@ func TestUnstorableWriteEndsEarly(t *testing.T) {
 				t.Errorf("it ends because of %v", context.Cause(ctx))
 			}
 		}
-		gone, leave := context.WithCancelCause(t.Context())
-		left := newOutOfTime(gone)
-		if left.Err() != nil {
-			t.Errorf("before its end: %v", left.Err())
-		}
-		leave(nil)
-		if <-left.Done(); !errors.Is(left.Err(), context.Canceled) {
-			t.Errorf("of a caller that has gone: %v", left.Err())
+		for _, after := range []time.Duration{0, unstoredAfter - 1, unstoredAfter + 1} {
+			seen := 0
+			left, leave := endingUnstored(t.Context(), func(context.Context) string {
+				seen++
+				return "full"
+			})
+			if time.Sleep(after); left.Err() != nil {
+				t.Errorf("before its end: %v", left.Err())
+			}
+			leave()
+			if <-left.Done(); !errors.Is(left.Err(), context.Canceled) {
+				t.Errorf("of a call that is over: %v", left.Err())
+			}
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if want := after > unstoredAfter; seen > 1 || (seen == 1) != want {
+				t.Errorf("%d looks for a call that was over after %v", seen, after)
+			}
 		}
 	})
 }
