@@ -34,6 +34,7 @@ import (
 	"tidemark/internal/rpc"
 	tables "tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/auth"
 	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
@@ -102,7 +103,7 @@ type API struct {
 	audit   audit
 	// succession makes calls wait for the next leader.
 	succession succession
-	managers   managerStatuses  // whether anything can be stored
+	managers   *managerStatuses // whether anything can be stored
 	past       *history.Cluster // statistics of the last hour
 	refused    refusals
 }
@@ -145,12 +146,17 @@ func New(cfg Config) *API {
 func over(g *ground) *API {
 	c := &currency{ground: g, began: time.Now(), asking: make(chan struct{}, 1)}
 	a := &access{ground: g, currency: c}
-	return &API{access: a, managers: newManagerStatuses(),
-		scans: &scans{access: a, places: rpc.NewPlaces(scansAtOnce, "scans")}}
+	statuses := newManagerStatuses(func(ctx context.Context) []v1.ManagerStatus {
+		var st v1.Status
+		health{g, c}.addManagers(ctx, g.cfg.Raft.State(), &st)
+		return st.Managers
+	})
+	return &API{access: a, managers: statuses, scans: &scans{access: a, places: rpc.NewPlaces(scansAtOnce, "scans")}}
 }
 
-// Close closes idle connections.
+// Close closes idle connections, and ends what is asked in the background.
 func (a *API) Close() {
+	a.managers.close()
 	for _, c := range []*rpc.Client{a.rpc, a.readIndex, a.looks} {
 		c.Close()
 	}

@@ -37,8 +37,8 @@ func (a *API) attempt(w http.ResponseWriter, r *http.Request, rt *route) (here b
 }
 
 // untilLed answers a call like once. While there is no leader, as in the moments after a leader's death, a user's
-// call waits for the next leader and is repeated, with the same body. One that waited in vain is told why nothing can
-// be stored, if that is so; one for which there is no room among those that wait is answered at once.
+// call waits for the next leader and is repeated, with the same body. One that failed is told why nothing can be
+// stored, if that is so; one for which there is no room among those that wait is answered at once.
 func (a *API) untilLed(w http.ResponseWriter, r *http.Request, rt *route) (here bool, err error) {
 	limit := leaderPatience(r, rt)
 	if limit <= 0 {
@@ -164,6 +164,11 @@ func (rt *route) waits() bool { return rt.ofUsers() && !rt.upload }
 
 // ofUsers reports whether users make the call, rather than components, load balancers and the like.
 func (rt *route) ofUsers() bool { return rt.role != RoleNone && !rt.component() }
+
+// impatient reports whether the caller has asked not to wait for a leader, as each try of the product's client does.
+func impatient(r *http.Request, rt *route) bool {
+	return rt.waits() && r.Header.Get(HeaderForwarded) == "" && leaderPatience(r, rt) <= 0
+}
 
 // leaderPatience returns how long a call waits for a leader. A forwarded call does not wait: the forwarding manager
 // does.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"tidemark/errcode"
@@ -21,6 +22,9 @@ const (
 	// for less than that, so that two in a row are two answers.
 	unstoredAfter = 2 * time.Second
 	unstoredLook  = time.Second
+	// unstoredOld is the age from which an answer of the managers no longer explains a call that does not wait for
+	// another one. Callers that do not wait ask again earlier.
+	unstoredOld = 5 * time.Second
 	// unstoredWord begins each text of unstored.
 	unstoredWord = "nothing can be stored now: "
 	// reasonUnstored is the reason code of a problem whose call has ended because certainly nothing can be stored.
@@ -79,36 +83,88 @@ func diskFault(m *v1.ManagerStatus, upTo fault) string {
 // managerStatuses is what the managers have answered. All calls share it: many that fail at once ask no more than one
 // does.
 type managerStatuses struct {
-	turn chan struct{} // held by the one who asks, or reads
-	at   time.Time
-	all  []v1.ManagerStatus
+	ask  func(context.Context) []v1.ManagerStatus // takes no longer than aliveTimeout
+	turn chan struct{}                            // held by the one who asks
+	last atomic.Pointer[toldStatuses]
+	// running ends with Close, and with it a question in the background.
+	running context.Context
+	stop    context.CancelFunc
 }
 
-func newManagerStatuses() managerStatuses { return managerStatuses{turn: make(chan struct{}, 1)} }
+// toldStatuses is one answer of the managers.
+type toldStatuses struct {
+	at  time.Time
+	all []v1.ManagerStatus
+}
 
-// managers returns the result of ask, at most unstoredLook old; nil if ctx ends while another one asks.
-func (s *managerStatuses) get(ctx context.Context, ask func() []v1.ManagerStatus) []v1.ManagerStatus {
+func newManagerStatuses(ask func(context.Context) []v1.ManagerStatus) *managerStatuses {
+	s := &managerStatuses{ask: ask, turn: make(chan struct{}, 1)}
+	s.running, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// present returns an answer at most unstoredLook old; nil if ctx ends while another one asks.
+func (s *managerStatuses) present(ctx context.Context) []v1.ManagerStatus {
 	select {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
 	case <-ctx.Done():
 		return nil
 	}
-	if s.at.IsZero() || time.Since(s.at) >= unstoredLook {
-		s.all = ask()
-		s.at = time.Now()
+	// The answer serves others, too.
+	return s.renewed(context.WithoutCancel(ctx))
+}
+
+// renewed returns the last answer, or asks if that is too old. The caller holds the turn.
+func (s *managerStatuses) renewed(ctx context.Context) []v1.ManagerStatus {
+	if all := s.within(unstoredLook); all != nil {
+		return all
 	}
-	return s.all
+	told := &toldStatuses{all: s.ask(ctx)}
+	if ctx.Err() != nil { // they had no time to answer
+		return nil
+	}
+	told.at = time.Now()
+	s.last.Store(told)
+	return told.all
+}
+
+// within returns the last answer if it is less than age old, otherwise nil.
+func (s *managerStatuses) within(age time.Duration) []v1.ManagerStatus {
+	if told := s.last.Load(); told != nil && time.Since(told.at) < age {
+		return told.all
+	}
+	return nil
+}
+
+// known returns the last answer at once, nil if it is unstoredOld. If it is not at most unstoredLook old, and nobody
+// asks yet, the managers are asked in the background, for the next call.
+func (s *managerStatuses) known() []v1.ManagerStatus {
+	select {
+	case s.turn <- struct{}{}:
+		if s.running.Err() != nil || s.within(unstoredLook) != nil {
+			<-s.turn
+			break
+		}
+		go func() {
+			defer func() { <-s.turn }()
+			s.renewed(s.running)
+		}()
+	default: // another call asks
+	}
+	return s.within(unstoredOld)
+}
+
+// close ends a question in the background; there is none after it.
+func (s *managerStatuses) close() {
+	s.stop()
+	s.turn <- struct{}{} // the last one has ended
+	<-s.turn
 }
 
 // unstored asks all managers, unless they have just been asked, and returns why nothing can be stored.
 func (a *API) unstored(ctx context.Context, upTo fault) string {
-	return unstored(a.managers.get(ctx, func() []v1.ManagerStatus {
-		var st v1.Status
-		// The answer serves others, too, and takes no longer than aliveTimeout.
-		health{a.ground, a.currency}.addManagers(context.WithoutCancel(ctx), a.cfg.Raft.State(), &st)
-		return st.Managers
-	}), upTo)
+	return unstored(a.managers.present(ctx), upTo)
 }
 
 // unstoredError ends the wait of a write that certainly cannot be stored, and says why.
@@ -193,7 +249,8 @@ func watchStorable(ctx context.Context, look func(context.Context) string, giveU
 }
 
 // explained adds to the answer to a call that waited in vain why nothing can be stored, if that is so. If the wait has
-// ended because of that, the answer has it among its reasons, too.
+// ended because of that, the answer has it among its reasons, too. A call that was not to wait does not wait for this,
+// either: it is told what the managers have answered before.
 func (a *API) explained(r *http.Request, rt *route, p *rpc.Problem) *rpc.Problem {
 	switch p.Code {
 	case errcode.NoLeader, errcode.OutcomeUnknown, errcode.Timeout:
@@ -208,6 +265,8 @@ func (a *API) explained(r *http.Request, rt *route, p *rpc.Problem) *rpc.Problem
 	case errors.As(context.Cause(ctx), &why):
 		p.Reasons = append(p.Reasons, rpc.Reason{Code: reasonUnstored, Detail: string(why)})
 	case errors.Is(ctx.Err(), context.Canceled): // nobody waits for the answer
+	case p.Code == errcode.NoLeader && impatient(r, rt):
+		why = unstoredError(unstored(a.managers.known(), silent))
 	default:
 		why = unstoredError(a.unstored(context.WithoutCancel(ctx), silent)) // its time may be over
 	}

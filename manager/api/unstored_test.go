@@ -126,13 +126,14 @@ func TestUnstorableWriteEndsEarly(t *testing.T) {
 // two answers, and that the managers are asked again as soon as an answer may be outdated.
 func TestOneLookForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newManagerStatuses()
 		var asked atomic.Int64
+		s := newManagerStatuses(func(context.Context) []v1.ManagerStatus {
+			time.Sleep(aliveTimeout) // one manager does not answer
+			return []v1.ManagerStatus{{Lag: uint64(asked.Add(1))}}
+		})
+		defer s.close()
 		look := func() {
-			if all := s.get(t.Context(), func() []v1.ManagerStatus {
-				time.Sleep(aliveTimeout) // one manager does not answer
-				return []v1.ManagerStatus{{Lag: uint64(asked.Add(1))}}
-			}); len(all) != 1 || all[0].Lag != uint64(asked.Load()) {
+			if all := s.present(t.Context()); len(all) != 1 || all[0].Lag != uint64(asked.Load()) {
 				t.Errorf("it was told %v after %d questions", all, asked.Load())
 			}
 		}
@@ -151,15 +152,104 @@ func TestOneLookForAll(t *testing.T) {
 	})
 }
 
+// TestLookInTheBackground checks that calls which do not wait get the last answer at once unless it is old, that they
+// have the managers asked one time for all of them, and that this ends when the manager stops.
+func TestLookInTheBackground(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked, cut := 0, 0
+		s := newManagerStatuses(func(ctx context.Context) []v1.ManagerStatus {
+			asked++
+			select {
+			case <-time.After(aliveTimeout): // one manager does not answer
+			case <-ctx.Done():
+				cut++
+			}
+			return []v1.ManagerStatus{{Lag: uint64(asked)}}
+		})
+		look := func(want, questions int) { // want 0: no answer
+			t.Helper()
+			began := time.Now()
+			for range 100 {
+				all := s.known()
+				if got := len(all); got != min(want, 1) || want > 0 && all[0].Lag != uint64(want) {
+					t.Fatalf("it was told %v, want answer %d", all, want)
+				}
+			}
+			if took := time.Since(began); took != 0 {
+				t.Errorf("it waited for %v", took)
+			}
+			if synctest.Wait(); asked != questions {
+				t.Errorf("the managers were asked %d times, want %d", asked, questions)
+			}
+		}
+		look(0, 1)
+		time.Sleep(aliveTimeout)
+		synctest.Wait()
+		look(1, 1)
+		time.Sleep(unstoredLook - 1)
+		look(1, 1)
+		time.Sleep(1)
+		look(1, 2)
+		time.Sleep(aliveTimeout)
+		synctest.Wait()
+		look(2, 2)
+		time.Sleep(unstoredOld)
+		look(0, 3)
+		began := time.Now()
+		if s.close(); time.Since(began) != 0 || cut != 1 {
+			t.Errorf("its end took %v and cut %d questions", time.Since(began), cut)
+		}
+		look(0, 3)
+	})
+}
+
+// TestCloseEndsTheLook checks that a question in the background ends with its API.
+func TestCloseEndsTheLook(t *testing.T) {
+	t.Parallel()
+	a := New(Config{})
+	ended := make(chan bool, 1)
+	a.managers.ask = func(ctx context.Context) []v1.ManagerStatus {
+		select {
+		case <-ctx.Done():
+			ended <- true
+		case <-time.After(time.Minute):
+			ended <- false
+		}
+		return nil
+	}
+	a.managers.known()
+	a.Close()
+	select {
+	case early := <-ended:
+		if !early {
+			t.Error("it went on for a minute")
+		}
+	default:
+		t.Error("it goes on")
+	}
+}
+
 // TestReasonWhyNothingCanBeStored checks which calls are told the reason why they fail: neither those whose callers
 // have gone nor those that were refused at once, which would wait for the managers' answers.
+// One whose caller has asked not to wait is told what they have answered before.
 func TestReasonWhyNothingCanBeStored(t *testing.T) {
 	t.Parallel()
 	node, _ := pair(t, time.Second)
 	a := over(&ground{cfg: Config{Raft: node, Name: "m"}, now: time.Now})
+	defer a.managers.close()
+	var asked atomic.Int64
+	a.managers.ask = func(ctx context.Context) []v1.ManagerStatus {
+		asked.Add(1)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Minute):
+			t.Error("a call waits for the managers")
+		}
+		return nil
+	}
 	full := []wire.Reason{{Code: "disk", Detail: "disk fails: /m: no space left on device"}}
-	a.managers.all = []v1.ManagerStatus{{ID: "m1", Role: "leader", Alive: true}, {ID: "m2", Role: "voter", NotReady: full}}
-	a.managers.at = time.Now().Add(time.Hour) // nobody is asked
+	answer := &toldStatuses{at: time.Now().Add(time.Hour), all: []v1.ManagerStatus{
+		{ID: "m1", Role: "leader", Alive: true}, {ID: "m2", Role: "voter", NotReady: full}}}
 	a.succession = newSuccession(node)
 	a.succession.places = nil // no call may wait
 	gone, leave := context.WithCancel(t.Context())
@@ -169,21 +259,32 @@ func TestReasonWhyNothingCanBeStored(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		ctx       context.Context
-		forwarded bool // it does not wait
+		forwarded bool   // it does not wait
+		prefer    string // so does "wait=0"
 		upload    bool
 		code      errcode.Code
+		answered  bool // the managers have been asked; otherwise nobody may wait for their answer
 		told      bool
 	}{
-		{"it did not wait", t.Context(), true, false, errcode.NoLeader, true},
-		{"its time is over", late, true, false, errcode.OutcomeUnknown, true},
-		{"an upload", t.Context(), false, true, errcode.OutcomeUnknown, true},
-		{"its caller has gone", gone, true, false, errcode.OutcomeUnknown, false},
-		{"too many others wait", t.Context(), false, false, errcode.NoLeader, false},
-		{"another refusal", t.Context(), true, false, errcode.Busy, false},
+		{"it did not wait", t.Context(), true, "", false, errcode.NoLeader, true, true},
+		{"its time is over", late, true, "", false, errcode.OutcomeUnknown, true, true},
+		{"an upload", t.Context(), false, "", true, errcode.OutcomeUnknown, true, true},
+		{"its caller has gone", gone, true, "", false, errcode.OutcomeUnknown, false, false},
+		{"too many others wait", t.Context(), false, "", false, errcode.NoLeader, false, false},
+		{"another refusal", t.Context(), true, "", false, errcode.Busy, false, false},
+		{"it was not to wait", t.Context(), false, "wait=0", false, errcode.NoLeader, true, true},
+		{"it was not to wait, and is the first", t.Context(), false, "wait=0", false, errcode.NoLeader, false, false},
 	} {
+		a.managers.last.Store(nil)
+		if c.answered {
+			a.managers.last.Store(answer)
+		}
 		r := httptest.NewRequestWithContext(c.ctx, http.MethodPost, "/", http.NoBody)
 		if c.forwarded {
 			r.Header.Set(HeaderForwarded, "m2")
+		}
+		if c.prefer != "" {
+			r.Header.Set(HeaderPrefer, c.prefer)
 		}
 		rt := route{method: http.MethodPost, role: RoleAdmin, leader: true, upload: c.upload}
 		rt.handle = func(_ http.ResponseWriter, r *http.Request) error {
@@ -202,5 +303,13 @@ func TestReasonWhyNothingCanBeStored(t *testing.T) {
 		if told := strings.Contains(p.Detail, "manager m2 cannot write"); told != c.told || endedUnstored(p) {
 			t.Errorf("%s: told %t, want %t: %s %v", c.name, told, c.told, p.Detail, p.Reasons)
 		}
+	}
+	for until := time.Now().Add(time.Minute); asked.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("the managers are not asked for the next call")
+		}
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("the managers were asked %d times", n)
 	}
 }
