@@ -3,18 +3,24 @@ package api
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"tidemark/errcode"
+	"tidemark/fsm"
 	"tidemark/internal/rpc"
 	"tidemark/manager/api/v1"
+	"tidemark/manager/consensus"
 	"tidemark/wire"
 )
 
@@ -74,6 +80,67 @@ func TestUnstored(t *testing.T) {
 	if judge(&st, false, false); st.Verdict != v1.VerdictDegraded {
 		t.Errorf("a cluster in which one manager is full and another late is %s: %q", st.Verdict, st.Reasons)
 	}
+}
+
+// TestDiskFaultsOfConsensus checks that a manager whose disk fails, or hangs, reports it in the words by which another
+// manager recognizes that. They are literals here because managers of other versions send and read them.
+func TestDiskFaultsOfConsensus(t *testing.T) {
+	t.Parallel()
+	healed := make(chan struct{})
+	for _, c := range []struct {
+		words  string
+		kind   fault
+		broken func() error
+	}{
+		{"disk fails: ", diskFails, func() error { return syscall.ENOSPC }},
+		{"disk hangs: ", diskHangs, func() error { <-healed; return nil }},
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var begun atomic.Bool
+		n, err := consensus.Open(consensus.Config{Name: "m1", Dir: t.TempDir(), Listener: l, REST: "http://127.0.0.1:1",
+			SlowWrite: 10 * time.Millisecond, Failpoint: func() error {
+				select {
+				case <-healed:
+				default:
+					if begun.Load() {
+						return c.broken()
+					}
+				}
+				return nil
+			}}, fsm.New(hclog.NewNullLogger(), func(err error) { t.Error(err) }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun.Store(true)
+		wrote := make(chan struct{})
+		go func() {
+			defer close(wrote)
+			_ = n.Bootstrap([]consensus.Server{{ID: n.ID(), Raft: n.Addr(), Voter: true}}) // as its disk does
+		}()
+		defer func() {
+			<-wrote
+			_ = n.Close()
+		}()
+		a := over(&ground{cfg: Config{Raft: n, Name: "m1"}, now: time.Now})
+		var m v1.ManagerStatus
+		for until := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			m.NotReady, _ = health{a.ground, a.currency}.reasons(n.State())
+			if strings.HasPrefix(diskFault(&m, c.kind), c.words) {
+				break
+			}
+			if time.Now().After(until) {
+				t.Errorf("%q, of kind %d, is not recognized in %v", c.words, c.kind, m.NotReady)
+				break
+			}
+		}
+		if got := diskFault(&m, diskFails); got != "" && c.kind != diskFails {
+			t.Errorf("%q counts as a disk that fails", got)
+		}
+	}
+	close(healed)
 }
 
 // TestUnstorableWriteEndsEarly checks that a write ends, as if its time were over, when disks have failed at two
