@@ -99,6 +99,7 @@ type Log struct {
 	dropping sync.Mutex // held while segments are dropped; taken before mu
 
 	size     atomic.Int64 // of all segments; atomic, so that Size does not wait for a write
+	largest  atomic.Int64 // of the largest segment; changed with mu held
 	mu       sync.Mutex   // guards the fields below; held during disk writes
 	segments []segment    // ascending by number; the last one is open for writing
 	file     File
@@ -159,11 +160,12 @@ func Open(opts Options, replay func(Record) error) (*Log, Report, error) {
 	return log, report, log.counted(log.openLast())
 }
 
-// counted sets size once the log is open.
+// counted sets size and largest once the log is open.
 func (l *Log) counted(err error) error {
 	for _, s := range l.segments {
 		l.size.Add(s.size)
 	}
+	l.measureLocked()
 	return err
 }
 

@@ -290,23 +290,31 @@ func (s stuck) Write(b []byte) (int, error) {
 	return s.File.Write(b)
 }
 
-// TestSizeIsReportedWhileAWriteHangs checks that Size returns while a write hangs, and equals the size of the files
-// over new segments, drops and a restart.
+// TestSizeIsReportedWhileAWriteHangs checks that Size and Largest return while a write hangs, and equal the sizes of
+// the files over new segments, drops and a restart.
 func TestSizeIsReportedWhileAWriteHangs(t *testing.T) {
 	dir := t.TempDir()
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	opts := Options{Dir: dir, Identity: "b/1", SegmentBytes: 4096,
 		Wrap: func(f File) File { return stuck{f, begun, goOn} }}
-	onDisk := func() (sum int64) {
+	onDisk := func() (sum, largest int64) {
 		names, _ := filepath.Glob(filepath.Join(dir, "*"+segmentSuffix))
 		for _, name := range names {
 			info, err := os.Stat(name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			sum += info.Size()
+			sum, largest = sum+info.Size(), max(largest, info.Size())
 		}
-		return sum
+		return sum, largest
+	}
+	check := func(l *Log, when string) {
+		t.Helper()
+		sum, largest := onDisk()
+		if l.Size() != sum || l.Largest() != largest {
+			t.Errorf("%d bytes, %d of the largest segment are reported %s, want %d and %d", l.Size(), l.Largest(), when, sum,
+				largest)
+		}
 	}
 	l, _, err := Open(opts, func(Record) error { return nil })
 	if err != nil {
@@ -315,17 +323,14 @@ func TestSizeIsReportedWhileAWriteHangs(t *testing.T) {
 	for n := range 4 {
 		written := make(chan error, 1)
 		go func() {
-			_, err := l.Write(frames(strings.Repeat("y", 3000)))
+			_, err := l.Write(frames(strings.Repeat("y", 3400-100*n)))
 			written <- err
 		}()
 		<-begun
-		sizes := make(chan int64, 1)
-		go func() { sizes <- l.Size() }()
+		checked := make(chan struct{})
+		go func() { check(l, fmt.Sprint("before write ", n)); close(checked) }()
 		select {
-		case size := <-sizes:
-			if want := onDisk(); size != want {
-				t.Errorf("%d bytes are reported before write %d, want %d", size, n, want)
-			}
+		case <-checked:
 		case <-time.After(time.Minute):
 			t.Errorf("the size is not reported while write %d hangs", n)
 		}
@@ -337,18 +342,14 @@ func TestSizeIsReportedWhileAWriteHangs(t *testing.T) {
 	if err := l.DropFirst(1); err != nil {
 		t.Fatal(err)
 	}
-	if size, want := l.Size(), onDisk(); size != want {
-		t.Errorf("%d bytes are reported after a drop, want %d", size, want)
-	}
+	check(l, "after a drop")
 	if err := l.Close(true); err != nil {
 		t.Fatal(err)
 	}
 	if l, _, err = Open(opts, func(Record) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if size, want := l.Size(), onDisk(); size != want {
-		t.Errorf("%d bytes are reported after a start, want %d", size, want)
-	}
+	check(l, "after a start")
 	if err := l.Close(true); err != nil {
 		t.Fatal(err)
 	}

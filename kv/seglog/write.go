@@ -34,6 +34,7 @@ func (l *Log) Write(frames []byte) (uint64, error) {
 	}
 	last.size += int64(len(frames))
 	l.size.Add(int64(len(frames)))
+	l.largest.Store(max(l.largest.Load(), last.size))
 	l.dirty = true
 	return last.number, nil
 }
@@ -127,14 +128,17 @@ func (l *Log) sync() error {
 // Size returns the number of bytes on disk. It does not block while the disk hangs.
 func (l *Log) Size() int64 { return l.size.Load() }
 
-// Largest returns the size of the largest segment. One that began with a large batch is larger than SegmentBytes.
-func (l *Log) Largest() (bytes int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// Largest returns the size of the largest segment. One that began with a large batch is larger than SegmentBytes. It
+// does not block while the disk hangs.
+func (l *Log) Largest() int64 { return l.largest.Load() }
+
+// measureLocked determines the size of the largest segment anew.
+func (l *Log) measureLocked() {
+	var bytes int64
 	for _, s := range l.segments {
 		bytes = max(bytes, s.size)
 	}
-	return bytes
+	l.largest.Store(bytes)
 }
 
 // Sealed lists the numbers of the segments that accept no more records, oldest first.
@@ -254,6 +258,7 @@ func (l *Log) drop(n int) error {
 	for _, s := range gone {
 		l.size.Add(-s.size)
 	}
+	l.measureLocked()
 	l.mu.Unlock()
 	for _, s := range gone {
 		if err := os.Remove(l.path(s.number)); err != nil {
