@@ -60,7 +60,7 @@ type cluster struct {
 	changed   chan struct{} // closed and replaced at each new map
 
 	directory atomic.Pointer[access.Directory] // of the map's users; replaced only when they change
-	refused   atomic.Pointer[string]           // what the log has about a newer map that cannot be used
+	refused   store.Repeated                   // what the log has about a newer map that cannot be used
 }
 
 // reserved is the highest revision that this node has tried to make, whether or not another node has taken it: no two
@@ -513,11 +513,10 @@ func (c *cluster) pollLeaving(ctx context.Context, leaving []string) (missing []
 // take adopts the newest map of the members. Each poll tries it again, as while the disk is full: the log has it once.
 func (c *cluster) take(newest clustermap.Map) {
 	err := c.adopt(newest, nil)
-	if err == nil || errors.Is(err, errOlder) {
+	if errors.Is(err, errOlder) {
 		return
 	}
-	said := fmt.Sprint(newest.RevEpoch, newest.Rev, err)
-	if last := c.refused.Swap(&said); last == nil || *last != said {
+	if c.refused.First(fmt.Sprintf("%d.%d ", newest.RevEpoch, newest.Rev), err) {
 		c.n.config.Logger.Error("newer map cannot be used; trying again until it can", "rev_epoch", newest.RevEpoch, "rev",
 			newest.Rev, "error", err)
 	}

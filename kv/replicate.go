@@ -211,6 +211,8 @@ type link struct {
 	wake chan struct{} // capacity 1: goal or pause has changed
 	stop func()
 
+	trouble store.Repeated // what the log has about sessions that fail
+
 	mu   sync.Mutex // held while a block is processed; taken before a session's mu
 	goal map[uint16]bool
 }
@@ -256,12 +258,11 @@ func (l *link) note(vb uint16, change func(*seen)) {
 // Run reconnects as long as there is something to replicate.
 func (l *link) Run(ctx context.Context) error {
 	log := l.r.n.config.Logger.Named("replication").With("bucket", l.id.bucket.name, "source", l.id.source)
-	for logged := ""; ctx.Err() == nil; {
+	for ctx.Err() == nil {
 		pause := time.Duration(0)
 		if len(l.wanted()) > 0 {
 			pause = replicaPause
-			if err := l.session(ctx); err != nil && ctx.Err() == nil && troubleOf(err) != logged {
-				logged = troubleOf(err)
+			if err := l.session(ctx); err != nil && ctx.Err() == nil && l.trouble.First("", err) {
 				log.Warn("replication interrupted; trying again", "error", err)
 			}
 		}
@@ -276,15 +277,6 @@ func (l *link) Run(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// troubleOf returns the text by which the log recognizes what it has said: while the disk is full, each error names
-// another vbucket.
-func troubleOf(err error) string {
-	if errors.Is(err, store.ErrTemporary) {
-		return store.ErrTemporary.Error()
-	}
-	return err.Error()
 }
 
 // memcachedOf returns the memcached address of another node: over TLS if both nodes support it; the other node must
@@ -553,6 +545,9 @@ func (s *session) receive(ctx context.Context) error {
 		block.Release()
 		if err != nil {
 			return err
+		}
+		if last != nil {
+			s.l.trouble.First("", nil) // the source answers, and the disk has room
 		}
 	}
 }

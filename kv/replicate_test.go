@@ -2,13 +2,10 @@ package kv
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -19,15 +16,9 @@ import (
 	"tidemark/timestamp"
 )
 
-// TestAFullDiskIsOneTrouble checks what the log has of errors that repeat until a full disk has room.
-func TestAFullDiskIsOneTrouble(t *testing.T) {
-	full := fmt.Errorf("%w: %w", store.ErrTemporary, syscall.ENOSPC)
-	if troubleOf(fmt.Errorf("vbucket 5: %w", full)) != troubleOf(fmt.Errorf("vbucket 6: %w", full)) {
-		t.Error("each vbucket has a line of its own")
-	}
-	if troubleOf(errors.New("a")) == troubleOf(errors.New("b")) || troubleOf(full) == troubleOf(errors.New("a")) {
-		t.Error("other errors are taken for it")
-	}
+// TestAMapThatCannotBeStored checks that the log has a map once that cannot be stored, though each poll tries it
+// again.
+func TestAMapThatCannotBeStored(t *testing.T) {
 	var log bytes.Buffer
 	config := testConfig(t.TempDir())
 	config.Logger = hclog.New(&hclog.LoggerOptions{Output: &log, Mutex: &sync.Mutex{}, Level: hclog.Error})
