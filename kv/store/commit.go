@@ -229,9 +229,9 @@ func (c *committer) flush(t *Ticket) {
 	started := c.now()
 	c.writing.begin(started)
 	_, err := c.log.Write(t.buf)
-	c.space.look()
-	c.space.fit(c.log.Largest())
 	c.writing.end()
+	c.space.took(int64(len(t.buf)), err)
+	c.space.fit(c.log.Largest())
 	if c.onWrite != nil {
 		c.onWrite(len(t.buf), c.now().Sub(started), err)
 	}

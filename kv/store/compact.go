@@ -13,10 +13,15 @@ import (
 // the segment is dropped. It runs while more than half of the log (and more than compactionSlack segments) is
 // garbage, so that on average each written byte is rewritten at most about once; on a disk that is almost full, while a
 // segment and an eighth of what is needed are garbage; and on one without room for deletions, see squeeze. Tombstones
-// are purged only in the oldest segment: there no older version of their key can reappear.
+// are purged only in the oldest segment: there no older version of their key can reappear. An error is that of the
+// context, of a file, or ErrTemporary if there is no room or a write has failed: the next call tries it again, but
+// fails at once for a minute while there is still no room. It is for Run alone.
 func (b *Bucket) Compact(ctx context.Context) error {
 	space := b.commit.space
 	space.look() // others may fill the disk, or free it
+	if b.short.lasts(space, b.now()) {
+		return errNotNow
+	}
 	b.left = min(b.left, b.garbage())
 	low, refused := space.documents.Swap(false), space.deletionsRefused.Load()
 	full := refused != b.refused || space.full() // another bucket's deletions need the room that this one's garbage takes
@@ -97,8 +102,8 @@ func (b *Bucket) purgeDue(ctx context.Context) error {
 	return err
 }
 
-// dueAgain is the pause before the next check after a purge has failed, or nothing could be purged: a check may examine
-// every document.
+// dueAgain is the pause before the next check after a purge has failed, or nothing could be purged, since a check may
+// examine every document; and the pause after a compaction had no room.
 const dueAgain = time.Minute
 
 // due reports whether a tombstone may be purged. It examines as little as possible, and nothing of a vbucket without
@@ -169,10 +174,23 @@ func (b *Bucket) fits(number uint64) error {
 	}
 	need, err := b.needed(number)
 	if err == nil && space.lacks(need+compactionBytes) {
+		b.short = shortage{bytes: need + compactionBytes, until: b.now().Add(dueAgain)}
 		err = fmt.Errorf("%w: it needs %d bytes, and only %d are free under %s: make room on the disk", ErrTemporary,
-			need+compactionBytes, space.free.Load(), space.dir)
+			need+compactionBytes, space.free(), space.dir)
 	}
 	return err
+}
+
+// shortage is what a compaction has found missing. To find it, a segment is read, and the open one may be sealed: Compact
+// does that again only once there is room for it, or after a pause.
+type shortage struct {
+	bytes int64     // the room that it needs
+	until time.Time // end of the pause: the segment may have become emptier
+}
+
+// lasts reports whether there is still no room, and the pause is not over.
+func (s shortage) lasts(space *space, now time.Time) bool {
+	return now.Before(s.until) && space.lacks(s.bytes)
 }
 
 // needed returns the size of the documents that are still needed of a segment.

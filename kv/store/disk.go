@@ -8,13 +8,18 @@ import (
 	"tidemark/internal/diskspace"
 )
 
+// lookAfterBytes is how much the buckets of a node write between two measurements of their disk.
+const lookAfterBytes = 4 << 20
+
 // Disk is what the buckets of a node share of their disk: what is free of it, which each of them may use up, and the
 // room for a compaction, which is kept for one at a time.
 type Disk struct {
 	measure    func(dir string) (diskspace.Space, error)
 	dir        string
-	free       atomic.Int64 // when it was last measured
-	known      atomic.Bool  // free has been measured
+	limit      atomic.Int64 // of written: what was free when it was last measured, and written before
+	written    atomic.Int64 // bytes that the buckets have written
+	looked     atomic.Int64 // written when it was last measured
+	known      atomic.Bool  // it has been measured
 	waiting    atomic.Int64 // bytes that are to be written, or are being written
 	compacting chan struct{}
 
@@ -26,17 +31,32 @@ func NewDisk(dir string) *Disk {
 	return &Disk{measure: diskspace.Of, dir: filepath.Clean(dir), compacting: make(chan struct{}, 1)}
 }
 
-// look measures what is free. It costs a system call that reads no disk.
+// look measures how many bytes are free, and returns how many the disk has in all, 0 if that is unknown. It costs a
+// system call that reads no disk. What is written meanwhile may count twice until the next look.
 func (d *Disk) look() (total int64) {
+	written := d.written.Load()
 	r, err := d.measure(d.dir)
 	if d.known.Store(err == nil && r.Total > 0); err == nil {
-		d.free.Store(int64(min(r.Free, 1<<62)))
+		d.limit.Store(written + int64(min(r.Free, 1<<61)))
 	}
+	d.looked.Store(written)
 	return int64(min(r.Total, 1<<62))
 }
 
+// took counts what a bucket has written, while it still counts as waiting. The disk is measured again only after every
+// lookAfterBytes, since a measurement costs each of many small writes a system call; housekeeping measures it, too.
+func (d *Disk) took(bytes int64, err error) {
+	if err == nil && d.written.Add(bytes)-d.looked.Load() < lookAfterBytes {
+		return
+	}
+	d.look() // after a failed write, too: what is known of the disk may be wrong
+}
+
+// free returns how many bytes are free: as many as were measured, less what the buckets have written since.
+func (d *Disk) free() int64 { return max(0, d.limit.Load()-d.written.Load()) }
+
 // lacks reports whether less than want bytes are left besides what is to be written.
-func (d *Disk) lacks(want int64) bool { return d.known.Load() && d.free.Load()-d.waiting.Load() < want }
+func (d *Disk) lacks(want int64) bool { return d.known.Load() && d.free()-d.waiting.Load() < want }
 
 // begin waits until no other compaction runs on the disk, and returns a function to call at the end of this one.
 func (d *Disk) begin(ctx context.Context) (end func(), err error) {

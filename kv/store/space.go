@@ -87,7 +87,7 @@ func (s *space) refuses(deletes bool, size, batch int64) error {
 
 func (s *space) text(keep int64, so string) string {
 	return fmt.Sprintf("%d bytes are free under %s and %d wait to be written; %d are kept for deletions and %d for "+
-		"compaction: %s", s.free.Load(), s.dir, s.waiting.Load(), s.more, keep, so)
+		"compaction: %s", s.free(), s.dir, s.waiting.Load(), s.more, keep, so)
 }
 
 // trouble says what is refused on a disk that is low.
@@ -169,6 +169,6 @@ func (b *Bucket) watch() {
 		b.opts.Logger.Error("disk is almost full", "bucket", b.opts.Name, "because", b.commit.space.trouble())
 	case !low && large > 0 && b.commit.space.due(b.now()):
 		b.opts.Logger.Error("disk has no room for a large document, which was refused; make room on the disk", "bucket",
-			b.opts.Name, "bytes", large, "free", b.commit.space.free.Load(), "folder", b.opts.Disk.dir)
+			b.opts.Name, "bytes", large, "free", b.commit.space.free(), "folder", b.opts.Disk.dir)
 	}
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"tidemark/internal/diskspace"
 	"tidemark/kv/seglog"
@@ -174,9 +177,9 @@ func TestASmallDiskIsCompacted(t *testing.T) {
 	}
 }
 
-// TestADiskThatFillsUp fills a small disk with documents that are all needed. They are refused while there is room for
+// TestFullDiskIsFreedByDeletions fills a small disk with documents that are all needed. They are refused while there is room for
 // deletions, and the deletions make room for documents.
-func TestADiskThatFillsUp(t *testing.T) {
+func TestFullDiskIsFreedByDeletions(t *testing.T) {
 	ws, _ := newSmall(t, 32<<20, 1)
 	w := ws[0]
 	rng := rand.New(rand.NewPCG(5, 6))
@@ -271,18 +274,21 @@ func TestSmallDocumentsAreDeleted(t *testing.T) {
 // TestRefusedDeletionCompactsOtherBuckets checks that a deletion which is refused in one bucket lets the garbage of
 // another one be removed, when the disk has just less room than the deletion needs.
 func TestRefusedDeletionCompactsOtherBuckets(t *testing.T) {
-	ws, _ := newSmall(t, 16<<20-100<<10, 2)
+	ws, disk := newSmall(t, 16<<20-100<<10, 2)
 	fill(t, ws, 100)
 	remove := func(w *world, i int) error {
 		_, err := w.apply(uint16(i%4), Change{Kind: Delete, Key: fmt.Append(nil, "k", i)})
 		return err
 	}
 	space := ws[0].b.commit.space
-	for i := 0; !space.lacks(space.keep.Load() + 70); i++ {
+	for i := 0; !space.lacks(space.keep.Load() + 200); i++ {
 		if err := remove(ws[0], i); err != nil {
 			t.Fatal(err)
 		}
 	}
+	room, _ := disk.room("")
+	disk.take(int64(room.Free) - space.keep.Load() - 10)
+	space.look()
 	if err := remove(ws[1], 0); !errors.Is(err, ErrTemporary) || space.full() {
 		t.Fatalf("a deletion at the limit: %v", err)
 	}
@@ -325,9 +331,35 @@ func TestALogWithoutGarbageIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestWhatWaitsCounts checks that a document is refused on a disk that has room only for the one that another bucket is
+// TestSmallWritesAreCounted checks that the disk is not measured after each small write, and that what was written
+// counts as used at once, for each bucket of the disk.
+func TestSmallWritesAreCounted(t *testing.T) {
+	ws, disk := newSmall(t, 128<<20, 2)
+	looks := 0
+	space := ws[0].b.commit.space
+	space.measure = func(dir string) (diskspace.Space, error) {
+		looks++
+		return disk.room(dir)
+	}
+	const writes, bytes = 1000, 10_000
+	for i := range writes {
+		ws[i%2].set(0, fmt.Sprint("k", i), string(make([]byte, bytes)))
+		if i%100 > 0 {
+			continue
+		}
+		room, _ := disk.room("")
+		if over := space.free() - int64(room.Free); over < -4096 || over > 4096 { // headers of segments are not counted
+			t.Fatalf("after %d writes %d bytes are free, and %d count as free", i+1, room.Free, space.free())
+		}
+	}
+	if want := writes * bytes / lookAfterBytes; looks < want || looks > want+1 {
+		t.Errorf("the disk was measured %d times, want %d", looks, want)
+	}
+}
+
+// TestPendingWritesCountAsUsed checks that a document is refused on a disk that has room only for the one that another bucket is
 // about to write.
-func TestWhatWaitsCounts(t *testing.T) {
+func TestPendingWritesCountAsUsed(t *testing.T) {
 	ws, disk := newSmall(t, 128<<20, 2)
 	large := Change{Key: []byte("k"), Value: make([]byte, MaxValueBytes)}
 	disk.take(128<<20 - 60<<20)
@@ -374,8 +406,9 @@ func TestTwoBucketsAreCompacted(t *testing.T) {
 	}
 }
 
-// TestOthersTakeTheRoom checks that a compaction does not begin for which there is no room, and that it does later.
-func TestOthersTakeTheRoom(t *testing.T) {
+// TestCompactionWaitsForRoom checks that a compaction does not begin for which others have left no room. This is found
+// out once a minute and logged once; as soon as there is room, the log is compacted.
+func TestCompactionWaitsForRoom(t *testing.T) {
 	ws, disk := newSmall(t, 32<<20, 1)
 	w := ws[0]
 	stored := fill(t, ws, 10_000)
@@ -387,17 +420,32 @@ func TestOthersTakeTheRoom(t *testing.T) {
 	room, _ := disk.room("")
 	taken := int64(room.Free) - 1<<20
 	disk.take(taken)
+	var log bytes.Buffer
+	w.b.opts.Logger = hclog.New(&hclog.LoggerOptions{Output: &log})
 	for range 3 {
 		size := w.b.DiskBytes()
 		if err := w.b.Compact(t.Context()); err == nil || !strings.Contains(err.Error(), "make room on the disk") {
 			t.Errorf("a compaction without room: %v", err)
 		}
+		if err := w.b.Compact(t.Context()); !errors.Is(err, errNotNow) {
+			t.Errorf("at once after it: %v", err)
+		}
+		w.now = w.now.Add(dueAgain)
+		w.b.keep(t.Context()) // fails for want of room, and begins the next pause
+		w.b.keep(t.Context())
+		w.now = w.now.Add(dueAgain)
 		if w.b.Failing() || w.b.DiskBytes() > size+1<<10 {
 			t.Errorf("the log has grown from %d to %d bytes", size, w.b.DiskBytes())
 		}
 	}
 	if trouble := w.b.DiskTrouble(); !strings.Contains(trouble, "and deletions until compaction has made room") {
 		t.Errorf("it says: %q", trouble)
+	}
+	if said := strings.Count(log.String(), "compaction postponed"); said != 1 {
+		t.Errorf("the log has it %d times: %s", said, log.String())
+	}
+	if err := w.b.Compact(t.Context()); !errors.Is(err, ErrTemporary) { // begins a pause
+		t.Error(err)
 	}
 	disk.take(-taken)
 	if err := w.b.Compact(t.Context()); err != nil {
@@ -437,7 +485,7 @@ func TestDeletionsDuringACompaction(t *testing.T) {
 		if w.b.stats.SegmentsDropped.Load() > 8 && during < 1000 { // what is deleted then has been copied before
 			disk.take(-200 << 10)
 			r, err := disk.room(dir)
-			w.opts.Disk.free.Store(int64(r.Free))
+			w.opts.Disk.limit.Store(w.opts.Disk.written.Load() + int64(r.Free))
 			during += remove()
 			return r, err
 		}
@@ -486,39 +534,38 @@ func TestAPurgeWithoutRoomIsRetried(t *testing.T) {
 // almost full. Whatever is accepted, the log can be compacted, and documents can be deleted.
 func TestALargeDocumentAtTheLimit(t *testing.T) {
 	value := make([]byte, MaxValueBytes)
-	for _, size := range []int64{64 << 20, 256 << 20} { // with segments smaller, and not much smaller, than a document
-		for _, at := range []int64{10 << 20, 45 << 20} {
-			t.Run(fmt.Sprint(size>>20, " ", at>>20), func(t *testing.T) {
-				ws, disk := newSmall(t, size, 1)
-				w := ws[0]
-				room, _ := disk.room("")
-				space := w.b.commit.space
-				for i := 0; int64(room.Free) > space.keep.Load()+space.more+at+128<<10; i++ {
-					w.set(0, fmt.Sprint("k", i), string(value[:64<<10]))
-					room, _ = disk.room("")
+	for _, c := range []struct{ size, at, accepted int64 }{ // with segments smaller, and not much smaller, than a document
+		{64 << 20, 10 << 20, 0}, {64 << 20, 45 << 20, 1}, {256 << 20, 10 << 20, 0}, {256 << 20, 45 << 20, 1},
+	} {
+		t.Run(fmt.Sprint(c.size>>20, " ", c.at>>20), func(t *testing.T) {
+			ws, disk := newSmall(t, c.size, 1)
+			w := ws[0]
+			room, _ := disk.room("")
+			space := w.b.commit.space
+			for i := 0; int64(room.Free) > space.keep.Load()+space.more+c.at+128<<10; i++ {
+				w.set(0, fmt.Sprint("k", i), string(value[:64<<10]))
+				room, _ = disk.room("")
+			}
+			accepted := int64(0)
+			var last *Ticket
+			for i := range 3 { // in one batch
+				r, err := w.b.VBucket(0).Apply(Change{Key: fmt.Append(nil, "big", i), Value: value})
+				if err == nil {
+					accepted, last = accepted+1, r.Ticket
+				} else if !errors.Is(err, ErrTemporary) {
+					t.Fatal(err)
 				}
-				accepted := 0
-				var last *Ticket
-				for i := range 3 { // in one batch
-					r, err := w.b.VBucket(0).Apply(Change{Key: fmt.Append(nil, "big", i), Value: value})
-					if err == nil {
-						accepted, last = accepted+1, r.Ticket
-					} else if !errors.Is(err, ErrTemporary) {
-						t.Fatal(err)
-					}
-				}
-				if err := last.Wait(); err != nil {
-					t.Fatalf("%d large documents were accepted: %v", accepted, err)
-				}
-				t.Log(accepted, "large documents fit")
-				wantRoom(t, w)
-				w.delete(0, "k0")
-				if err := w.b.PurgeTombstones(t.Context(), time.Hour); err != nil {
-					t.Errorf("after %d large documents: %v", accepted, err)
-				}
-				wantRoom(t, w)
-			})
-		}
+			}
+			if err := last.Wait(); err != nil || accepted != c.accepted {
+				t.Fatalf("%d large documents were accepted, want %d: %v", accepted, c.accepted, err)
+			}
+			wantRoom(t, w)
+			w.delete(0, "k0")
+			if err := w.b.PurgeTombstones(t.Context(), time.Hour); err != nil {
+				t.Errorf("after %d large documents: %v", accepted, err)
+			}
+			wantRoom(t, w)
+		})
 	}
 }
 
@@ -540,8 +587,8 @@ func TestLargeDocumentsAreReplaced(t *testing.T) {
 	}
 }
 
-// TestADiskThatHangs checks that a bucket says so, without waiting for it, while a write does not come back.
-func TestADiskThatHangs(t *testing.T) {
+// TestHungDiskIsReported checks that a bucket says so, without waiting for it, while a write does not come back.
+func TestHungDiskIsReported(t *testing.T) {
 	w := newWorld(t, 1)
 	begun, goOn, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	w.writing = func() { close(begun); <-goOn }

@@ -134,6 +134,8 @@ type Bucket struct {
 	backoff   int
 	nextPurge time.Time // time of the next search for tombstones; owned by Run
 	refused   uint64    // Disk.deletionsRefused at the last compaction; owned by Run
+	short     shortage  // of the last compaction that had no room; owned by Run
+	postponed Repeated  // what the log has about compactions that fail
 	left      int64     // garbage that a compaction of the whole log has left (states, headers); owned by Run
 	stats     Counters
 }
@@ -299,7 +301,8 @@ func (b *Bucket) keep(ctx context.Context) {
 		return
 	}
 	b.Expire()
-	if err := b.Compact(ctx); err != nil && ctx.Err() == nil {
+	err := b.Compact(ctx)
+	if !errors.Is(err, errNotNow) && ctx.Err() == nil && b.postponed.First("", err) {
 		b.opts.Logger.Warn("compaction postponed", "bucket", b.opts.Name, "error", err)
 	}
 	if err := b.purgeDue(ctx); err != nil && ctx.Err() == nil {
