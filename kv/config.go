@@ -66,8 +66,8 @@ type Config struct {
 	// Timeouts of the memcached server: for an idle client, one that does not authenticate, one that sends an incomplete
 	// frame, one that reads no answers, and a DCP consumer that reads nothing or answers no NOOP.
 	IdleTimeout, AuthTimeout, FrameTimeout, WriteTimeout, DCPTimeout time.Duration
-	// SegmentBytes is the size of a log segment, Housekeep the interval of syncing, expiring and compacting, and
-	// PurgeAfter the age from which tombstones may be purged.
+	// SegmentBytes is the size at which a log segment is sealed, on a small disk at most max(1 MiB, disk/16); Housekeep is
+	// the interval of syncing, expiring and compacting, PurgeAfter the age from which tombstones may be purged.
 	SegmentBytes int64
 	Housekeep    time.Duration
 	PurgeAfter   time.Duration

@@ -105,8 +105,8 @@ type committer struct {
 	failures atomic.Uint64 // number of writes that were taken back
 }
 
-func newCommitter(log *seglog.Log, room *space, now func() time.Time) *committer {
-	c := &committer{log: log, space: room, now: now}
+func newCommitter(log *seglog.Log, space *space, now func() time.Time) *committer {
+	c := &committer{log: log, space: space, now: now}
 	c.cur = c.newTicket()
 	return c
 }

@@ -9,6 +9,14 @@ import (
 	"tidemark/kv/seglog"
 )
 
+// compactions is what Run remembers of one compaction for the next.
+type compactions struct {
+	refused uint64   // Disk.deletionsRefused at its begin
+	left    int64    // garbage that a compaction of the whole log has left (states, headers)
+	short   shortage // of the last one that had no room
+	failed  Repeated // what the log has about failures
+}
+
 // Compact removes garbage from the log, oldest segment first: records that are still needed are appended again, then
 // the segment is dropped. It runs while more than half of the log (and more than compactionSlack segments) is
 // garbage, so that on average each written byte is rewritten at most about once; on a disk that is almost full, while a
@@ -19,13 +27,14 @@ import (
 func (b *Bucket) Compact(ctx context.Context) error {
 	space := b.commit.space
 	space.look() // others may fill the disk, or free it
-	if b.short.lasts(space, b.now()) {
+	if b.compacted.short.lasts(space, b.now()) {
 		return errNotNow
 	}
-	b.left = min(b.left, b.garbage())
+	b.compacted.left = min(b.compacted.left, b.garbage())
 	low, refused := space.documents.Swap(false), space.deletionsRefused.Load()
-	full := refused != b.refused || space.full() // another bucket's deletions need the room that this one's garbage takes
-	b.refused = refused
+	// Another bucket's deletions need the room that this one's garbage takes.
+	full := refused != b.compacted.refused || space.full()
+	b.compacted.refused = refused
 	if full {
 		if err := b.squeeze(ctx); err != nil {
 			return err
@@ -51,7 +60,7 @@ func (b *Bucket) Compact(ctx context.Context) error {
 // deleted until then may be less than what Compact waits for, and would stay for ever: but it is at least as much as
 // the tombstones have taken, and so a deletion costs no room in the end. A log without new garbage is left alone.
 func (b *Bucket) squeeze(ctx context.Context) error {
-	if b.garbage() <= b.left+b.commit.space.more/squeezeShare {
+	if b.garbage() <= b.compacted.left+b.commit.space.deletionReserve/squeezeShare {
 		return nil
 	}
 	if err := b.rotate(); err != nil {
@@ -67,7 +76,7 @@ func (b *Bucket) squeeze(ctx context.Context) error {
 		}
 	}
 	if b.commit.appended() == written { // otherwise there may be new garbage
-		b.left = b.garbage()
+		b.compacted.left = b.garbage()
 	}
 	return nil
 }
@@ -174,15 +183,15 @@ func (b *Bucket) fits(number uint64) error {
 	}
 	need, err := b.needed(number)
 	if err == nil && space.lacks(need+compactionBytes) {
-		b.short = shortage{bytes: need + compactionBytes, until: b.now().Add(dueAgain)}
+		b.compacted.short = shortage{bytes: need + compactionBytes, until: b.now().Add(dueAgain)}
 		err = fmt.Errorf("%w: it needs %d bytes, and only %d are free under %s: make room on the disk", ErrTemporary,
 			need+compactionBytes, space.free(), space.dir)
 	}
 	return err
 }
 
-// shortage is what a compaction has found missing. To find it, a segment is read, and the open one may be sealed: Compact
-// does that again only once there is room for it, or after a pause.
+// shortage is what a compaction has found missing. To find it, a segment is read, and the open one may be sealed:
+// Compact does that again only once there is room for it, or after a pause.
 type shortage struct {
 	bytes int64     // the room that it needs
 	until time.Time // end of the pause: the segment may have become emptier

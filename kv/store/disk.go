@@ -3,7 +3,9 @@ package store
 import (
 	"context"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"tidemark/internal/diskspace"
 )
@@ -11,8 +13,8 @@ import (
 // lookAfterBytes is how much the buckets of a node write between two measurements of their disk.
 const lookAfterBytes = 4 << 20
 
-// Disk is what the buckets of a node share of their disk: what is free of it, which each of them may use up, and the
-// room for a compaction, which is kept for one at a time.
+// Disk is what the buckets of a node share of their disk: the bytes that are free, which each of them may use up, the
+// room for a compaction, which is kept for one at a time, and the lines of the log about it.
 type Disk struct {
 	measure    func(dir string) (diskspace.Space, error)
 	dir        string
@@ -23,10 +25,14 @@ type Disk struct {
 	waiting    atomic.Int64 // bytes that are to be written, or are being written
 	compacting chan struct{}
 
+	mu       sync.Mutex
+	nextLine time.Time // when the log may have a line about the disk again
+
 	deletionsRefused atomic.Uint64 // how many deletions were refused for lack of room, of all buckets
 }
 
-// NewDisk returns the disk of a folder.
+// NewDisk returns the disk that a folder is on. The folder need not exist yet: nothing is measured before a bucket is
+// opened.
 func NewDisk(dir string) *Disk {
 	return &Disk{measure: diskspace.Of, dir: filepath.Clean(dir), compacting: make(chan struct{}, 1)}
 }
@@ -57,6 +63,20 @@ func (d *Disk) free() int64 { return max(0, d.limit.Load()-d.written.Load()) }
 
 // lacks reports whether less than want bytes are left besides what is to be written.
 func (d *Disk) lacks(want int64) bool { return d.known.Load() && d.free()-d.waiting.Load() < want }
+
+// lineEvery is the least time between two lines of a node's log about a disk that is almost full.
+const lineEvery = time.Minute
+
+// due reports whether the log may have a line about the disk, and counts it as written.
+func (d *Disk) due(now time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now.Before(d.nextLine) {
+		return false
+	}
+	d.nextLine = now.Add(lineEvery)
+	return true
+}
 
 // begin waits until no other compaction runs on the disk, and returns a function to call at the end of this one.
 func (d *Disk) begin(ctx context.Context) (end func(), err error) {

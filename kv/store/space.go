@@ -3,11 +3,8 @@ package store
 import (
 	"fmt"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
-
-	"tidemark/internal/loglimit"
 )
 
 const (
@@ -32,14 +29,11 @@ const (
 // since both append to the log before it can be shortened.
 type space struct {
 	*Disk
-	segment   int64        // the size at which a segment is sealed
-	keep      atomic.Int64 // for compaction
-	more      int64        // for deletions
-	documents atomic.Bool  // documents have been refused since the last compaction
-	large     atomic.Int64 // the size of a document that has been refused since the last look at the log
-
-	mu    sync.Mutex
-	lines loglimit.Limiter // of the log, on a disk at the limit
+	segment           int64 // the size at which a segment is sealed
+	compactionReserve atomic.Int64
+	deletionReserve   int64
+	documents         atomic.Bool  // documents have been refused since the last compaction
+	large             atomic.Int64 // the size of a document that has been refused since the last look at the log
 }
 
 // newSpace measures the disk and determines the size of segments for it, at most most.
@@ -47,36 +41,36 @@ func newSpace(disk *Disk, most int64) *space {
 	if total := disk.look(); total > 0 {
 		most = min(most, max(leastSegmentBytes, total/segmentsPerDisk))
 	}
-	s := &space{Disk: disk, segment: most, more: (most + compactionBytes) / 4}
+	s := &space{Disk: disk, segment: most, deletionReserve: (most + compactionBytes) / 4}
 	s.fit(0)
 	return s
 }
 
 // fit keeps room for the compaction of the largest segment: one whose first batch is large is larger than others.
-func (s *space) fit(largest int64) { s.keep.Store(s.keeps(largest)) }
+func (s *space) fit(largest int64) { s.compactionReserve.Store(s.reserveFor(largest)) }
 
-func (s *space) keeps(largest int64) int64 {
+func (s *space) reserveFor(largest int64) int64 {
 	return max(s.segment, largest) + compactionBytes + slackBytes
 }
 
 // low reports whether all documents are refused, full whether deletions are, too. Before, large documents are refused.
-func (s *space) low() bool  { return s.lacks(s.keep.Load() + s.more) }
-func (s *space) full() bool { return s.lacks(s.keep.Load()) }
+func (s *space) low() bool  { return s.lacks(s.compactionReserve.Load() + s.deletionReserve) }
+func (s *space) full() bool { return s.lacks(s.compactionReserve.Load()) }
 
 // refuses returns why a version of some size may not be appended to a batch, nil if it may. A batch is not divided
 // among segments, and what it needs to be compacted must be left, too.
 func (s *space) refuses(deletes bool, size, batch int64) error {
-	keep := max(s.keep.Load(), s.keeps(batch+size))
+	keep := max(s.compactionReserve.Load(), s.reserveFor(batch+size))
 	if deletes {
 		if s.lacks(keep + size) {
 			s.deletionsRefused.Add(1)
-			return fmt.Errorf("%w: %s", ErrTemporary, s.text(keep, "deletions are refused until compaction has made room; it "+
-				"tries to; or make room on the disk"))
+			return fmt.Errorf("%w: %s", ErrTemporary, s.text(keep, "deletions are refused until compaction has made room, "+
+				"or you make room on the disk"))
 		}
 		return nil
 	}
 	// One that is not large takes a part of the room for deletions, so that all of these are refused at the same time.
-	if s.lacks(keep + s.more + max(0, size-s.more/4)) {
+	if s.lacks(keep + s.deletionReserve + max(0, size-s.deletionReserve/4)) {
 		s.documents.Store(true)
 		s.large.Store(size)
 		return fmt.Errorf("%w: %s", ErrTemporary, s.text(keep, fmt.Sprintf("a document of %d bytes is refused; delete "+
@@ -87,7 +81,7 @@ func (s *space) refuses(deletes bool, size, batch int64) error {
 
 func (s *space) text(keep int64, so string) string {
 	return fmt.Sprintf("%d bytes are free under %s and %d wait to be written; %d are kept for deletions and %d for "+
-		"compaction: %s", s.free(), s.dir, s.waiting.Load(), s.more, keep, so)
+		"compaction: %s", s.free(), s.dir, s.waiting.Load(), s.deletionReserve, keep, so)
 }
 
 // trouble says what is refused on a disk that is low.
@@ -96,15 +90,7 @@ func (s *space) trouble() string {
 	if s.full() {
 		so = "documents are refused, and deletions until compaction has made room; make room on the disk"
 	}
-	return s.text(s.keep.Load(), so)
-}
-
-// due reports whether the log may have a line about the disk; it has one a minute at the most.
-func (s *space) due(now time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, due := s.lines.Due("low", "", now)
-	return due
+	return s.text(s.compactionReserve.Load(), so)
 }
 
 // pendingSince is the begin of something that may hang.
@@ -152,17 +138,19 @@ func (b *Bucket) DiskTrouble() string {
 // watch logs when the disk begins to hang, or is almost full, and when it is well again.
 func (b *Bucket) watch() {
 	write, sync := b.hangs()
-	if hangs := max(write, sync); b.hung.Swap(hangs > 0) != (hangs > 0) {
-		if hangs > 0 {
+	if hung := max(write, sync) > 0; hung != b.hung {
+		b.hung = hung
+		if hung {
 			b.opts.Logger.Error("disk hangs", "bucket", b.opts.Name, "because", b.DiskTrouble())
 		} else {
 			b.opts.Logger.Info("disk answers again", "bucket", b.opts.Name)
 		}
 	}
 	low := b.commit.space.low()
-	if b.low.Swap(low) && !low {
+	if b.low && !low {
 		b.opts.Logger.Info("disk is not almost full any more", "bucket", b.opts.Name)
 	}
+	b.low = low
 	large := b.commit.space.large.Swap(0)
 	switch {
 	case low && b.commit.space.due(b.now()):

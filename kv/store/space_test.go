@@ -177,8 +177,8 @@ func TestASmallDiskIsCompacted(t *testing.T) {
 	}
 }
 
-// TestFullDiskIsFreedByDeletions fills a small disk with documents that are all needed. They are refused while there is room for
-// deletions, and the deletions make room for documents.
+// TestFullDiskIsFreedByDeletions fills a small disk with documents that are all needed. They are refused
+// while there is room for deletions, and the deletions make room for documents.
 func TestFullDiskIsFreedByDeletions(t *testing.T) {
 	ws, _ := newSmall(t, 32<<20, 1)
 	w := ws[0]
@@ -212,6 +212,28 @@ func TestFullDiskIsFreedByDeletions(t *testing.T) {
 		_, err := w.b.VBucket(uint16(i % 4)).Get(fmt.Append(nil, "k", i))
 		if deleted := i%2 == 0 && i > 0; errors.Is(err, ErrNotFound) != deleted || !deleted && err != nil {
 			t.Errorf("k%d after a crash: %v", i, err)
+		}
+	}
+}
+
+// TestFullDiskIsLoggedOnceAMinute checks that the buckets of a node have one line a minute together about their disk.
+func TestFullDiskIsLoggedOnceAMinute(t *testing.T) {
+	ws, _ := newSmall(t, 32<<20, 3)
+	fill(t, ws, 64<<10)
+	var log bytes.Buffer
+	logger := hclog.New(&hclog.LoggerOptions{Output: &log})
+	for minute := 1; minute <= 3; minute++ {
+		for range 3 {
+			for _, w := range ws {
+				w.b.opts.Logger = logger
+				w.b.watch()
+			}
+		}
+		if said := strings.Count(log.String(), "disk is almost full"); said != minute {
+			t.Fatalf("in minute %d the log has it %d times: %s", minute, said, log.String())
+		}
+		for _, w := range ws {
+			w.now = w.now.Add(lineEvery)
 		}
 	}
 }
@@ -281,13 +303,13 @@ func TestRefusedDeletionCompactsOtherBuckets(t *testing.T) {
 		return err
 	}
 	space := ws[0].b.commit.space
-	for i := 0; !space.lacks(space.keep.Load() + 200); i++ {
+	for i := 0; !space.lacks(space.compactionReserve.Load() + 200); i++ {
 		if err := remove(ws[0], i); err != nil {
 			t.Fatal(err)
 		}
 	}
 	room, _ := disk.room("")
-	disk.take(int64(room.Free) - space.keep.Load() - 10)
+	disk.take(int64(room.Free) - space.compactionReserve.Load() - 10)
 	space.look()
 	if err := remove(ws[1], 0); !errors.Is(err, ErrTemporary) || space.full() {
 		t.Fatalf("a deletion at the limit: %v", err)
@@ -313,7 +335,7 @@ func TestALogWithoutGarbageIsLeftAlone(t *testing.T) {
 	}
 	fillUp := func() { // others leave no room for deletions
 		room, _ := s.room("")
-		s.take(int64(room.Free) - w.b.commit.space.keep.Load() + 1)
+		s.take(int64(room.Free) - w.b.commit.space.compactionReserve.Load() + 1)
 		w.b.keep(t.Context())
 	}
 	for range 3 { // the first ones may find something
@@ -323,8 +345,8 @@ func TestALogWithoutGarbageIsLeftAlone(t *testing.T) {
 	for range 3 {
 		fillUp()
 	}
-	if space := w.b.commit.space; !space.full() || w.b.left < 10*space.more/squeezeShare {
-		t.Fatalf("the disk has room, or there are only %d bytes of states", w.b.left)
+	if space := w.b.commit.space; !space.full() || w.b.compacted.left < 10*space.deletionReserve/squeezeShare {
+		t.Fatalf("the disk has room, or there are only %d bytes of states", w.b.compacted.left)
 	}
 	if copied := w.b.stats.Relocated.Load() - before; copied > 0 {
 		t.Errorf("%d documents were copied for nothing", copied)
@@ -357,8 +379,8 @@ func TestSmallWritesAreCounted(t *testing.T) {
 	}
 }
 
-// TestPendingWritesCountAsUsed checks that a document is refused on a disk that has room only for the one that another bucket is
-// about to write.
+// TestPendingWritesCountAsUsed checks that a document is refused on a disk that has room only for the one that
+// another bucket is about to write.
 func TestPendingWritesCountAsUsed(t *testing.T) {
 	ws, disk := newSmall(t, 128<<20, 2)
 	large := Change{Key: []byte("k"), Value: make([]byte, MaxValueBytes)}
@@ -489,7 +511,7 @@ func TestDeletionsDuringACompaction(t *testing.T) {
 			during += remove()
 			return r, err
 		}
-		if more := int64(r.Free) - w.b.commit.space.keep.Load(); more > 0 {
+		if more := int64(r.Free) - w.b.commit.space.compactionReserve.Load(); more > 0 {
 			disk.take(more)
 		}
 		return disk.room(dir)
@@ -542,7 +564,7 @@ func TestALargeDocumentAtTheLimit(t *testing.T) {
 			w := ws[0]
 			room, _ := disk.room("")
 			space := w.b.commit.space
-			for i := 0; int64(room.Free) > space.keep.Load()+space.more+c.at+128<<10; i++ {
+			for i := 0; int64(room.Free) > space.compactionReserve.Load()+space.deletionReserve+c.at+128<<10; i++ {
 				w.set(0, fmt.Sprint("k", i), string(value[:64<<10]))
 				room, _ = disk.room("")
 			}

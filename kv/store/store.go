@@ -100,7 +100,8 @@ type Options struct {
 	Quota *Quota
 	// PurgeAfter is the age from which tombstones may be purged; at twice that age they are. 0 means DefaultPurgeAfter.
 	PurgeAfter time.Duration
-	// SegmentBytes and Housekeep (sync, expiry and compaction interval) have defaults.
+	// SegmentBytes is the size at which a segment of the log is sealed, on a small disk at most max(1 MiB, disk/16).
+	// It and Housekeep (sync, expiry and compaction interval) have defaults.
 	SegmentBytes int64
 	Housekeep    time.Duration
 	// Now is the clock, Random a source of random 64-bit numbers.
@@ -126,17 +127,14 @@ type Bucket struct {
 	pinLimit  int64
 	failing   atomic.Bool // the last write failed
 	unsynced  atomic.Bool // the last sync failed, and not everything has been rewritten yet
-	hung      atomic.Bool // the log says that the disk hangs
-	low       atomic.Bool // the log says that the disk is almost full
+	hung      bool        // the log says that the disk hangs; owned by Run, as low is
+	low       bool        // the disk was almost full when Run looked last
 	syncs     pendingSince
 	syncing   sync.Mutex // held during a sync and the handling of its result
 	skip      int        // rounds of Run before the rewrite is retried; backoff is the last number of rounds
 	backoff   int
 	nextPurge time.Time // time of the next search for tombstones; owned by Run
-	refused   uint64    // Disk.deletionsRefused at the last compaction; owned by Run
-	short     shortage  // of the last compaction that had no room; owned by Run
-	postponed Repeated  // what the log has about compactions that fail
-	left      int64     // garbage that a compaction of the whole log has left (states, headers); owned by Run
+	compacted compactions
 	stats     Counters
 }
 
@@ -165,8 +163,8 @@ func Open(opts Options) (*Bucket, seglog.Report, error) {
 	if opts.Disk == nil {
 		opts.Disk = NewDisk(opts.Dir)
 	}
-	room := newSpace(opts.Disk, opts.SegmentBytes)
-	opts.SegmentBytes = room.segment
+	space := newSpace(opts.Disk, opts.SegmentBytes)
+	opts.SegmentBytes = space.segment
 	b.opts = opts
 	log, report, err := seglog.Open(seglog.Options{
 		Dir: opts.Dir, Identity: identity(opts), SegmentBytes: opts.SegmentBytes, Wrap: opts.WrapFile,
@@ -175,8 +173,8 @@ func Open(opts Options) (*Bucket, seglog.Report, error) {
 		return nil, report, fmt.Errorf("bucket %q: %w", opts.Name, err)
 	}
 	b.log = log
-	room.fit(log.Largest())
-	b.commit = newCommitter(log, room, opts.Now)
+	space.fit(log.Largest())
+	b.commit = newCommitter(log, space, opts.Now)
 	b.commit.onWrite = b.wrote
 	if err := b.begin(report); err != nil {
 		_ = log.Close(false)
@@ -302,7 +300,7 @@ func (b *Bucket) keep(ctx context.Context) {
 	}
 	b.Expire()
 	err := b.Compact(ctx)
-	if !errors.Is(err, errNotNow) && ctx.Err() == nil && b.postponed.First("", err) {
+	if !errors.Is(err, errNotNow) && ctx.Err() == nil && b.compacted.failed.First("", err) {
 		b.opts.Logger.Warn("compaction postponed", "bucket", b.opts.Name, "error", err)
 	}
 	if err := b.purgeDue(ctx); err != nil && ctx.Err() == nil {
