@@ -117,7 +117,9 @@ func TestWaitReadyReportsAStall(t *testing.T) {
 				`{"indexes":[{"id":"1","name":"n","bucket":"b","state":%q,"waiting_for":%s}]}`, state, waits))), nil
 		}, "http://m")
 		var reports []string
-		c.Stalled = func(why string) { reports = append(reports, fmt.Sprint(time.Since(began).Round(time.Second), " ", why)) }
+		c.Stalled = func(why string) {
+			reports = append(reports, fmt.Sprint(time.Since(began).Round(time.Second), " ", why))
+		}
 		if err := c.WaitReady(t.Context(), []index.ID{1}, nil); err != nil {
 			t.Fatal(err)
 		}
