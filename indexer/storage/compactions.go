@@ -139,10 +139,10 @@ func (m *compactor) wake(after **time.Timer) {
 	}
 }
 
-// TrySchedule implements pebble.CompactionScheduler. Pebble holds its DB lock and can say only later, to run, how urgent
-// the compaction is: no slot is taken here, and grant compares the store with all others. After a refusal, Pebble
-// remembers that it waits, also while grant's slot is used; of a slot that it had taken here it would tell nobody, when
-// Done frees it, that it has more to compact, until it calls TrySchedule again.
+// TrySchedule implements pebble.CompactionScheduler. Pebble holds its DB lock and can say only later, to run, how
+// urgent the compaction is: no slot is taken here, and grant compares the store with all others. After a refusal,
+// Pebble remembers that it waits, also while grant's slot is used; of a slot that it had taken here it would tell
+// nobody, when Done frees it, that it has more to compact, until it calls TrySchedule again.
 func (m *compactor) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
