@@ -54,6 +54,8 @@ type Options struct {
 	DialTimeout time.Duration
 	// OpTimeout bounds one attempt of one request.
 	OpTimeout time.Duration
+	// Below, unless nil, wraps the TCP connection; TLS is above it.
+	Below func(net.Conn) net.Conn
 	// Dialed is called with the result of each attempt to connect, possibly concurrently; it may be nil.
 	Dialed func(addr string, err error)
 	// Logger logs retries and lost connections; it may be nil.
@@ -100,6 +102,9 @@ func Handshake(ctx context.Context, addr string, opt Options) (*Session, error) 
 	}
 	if err != nil {
 		return nil, fmt.Errorf("kvclient: connecting to %s: %w", addr, err)
+	}
+	if opt.Below != nil {
+		nc = opt.Below(nc)
 	}
 	s := &Session{Conn: nc}
 	if opt.TLS != nil {

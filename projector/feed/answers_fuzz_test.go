@@ -80,7 +80,7 @@ func FuzzAnswers(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		g := &gatedConn{memoryConn: memoryConn{data: data}, gate: make(chan struct{})}
-		c := newConn(&kvclient.Session{Conn: g}, conf)
+		c := newConn(&kvclient.Session{Conn: g}, nil, conf)
 		over := make(chan struct{})
 		ask := asking(c)
 		for n, do := range ask {

@@ -61,9 +61,10 @@ func TestRests(t *testing.T) {
 		{"a document now and then", 300, 10 * time.Millisecond, 25 * time.Millisecond},
 		{"after a long silence", 300, time.Hour, 25 * time.Millisecond},
 		{"a megabyte a second", 1000, time.Millisecond, 25 * time.Millisecond},
-		{"three megabytes a second", 3000, time.Millisecond, 10922 * time.Microsecond},
-		{"ten megabytes a second", 10_000, time.Millisecond, 0},
-		{"a large read", 32 << 10, time.Second, 0},
+		{"five megabytes a second", 5000, time.Millisecond, 25 * time.Millisecond},
+		{"ten megabytes a second", 10_000, time.Millisecond, 13107 * time.Microsecond},
+		{"a hundred megabytes a second", 100_000, time.Millisecond, 0},
+		{"a large read", 128 << 10, time.Second, 0},
 	} {
 		if got := feed.RestOf(at, c.every, c.bytes).Truncate(time.Microsecond); got != c.want {
 			t.Errorf("%s: rests for %v, want %v", c.name, got, c.want)
@@ -74,8 +75,8 @@ func TestRests(t *testing.T) {
 // TestReadsAreShared: from a few documents a second on, reads bring what has arrived in the longest rest. The read
 // right after a rest, which brings much at once, is not mistaken for a high rate.
 func TestReadsAreShared(t *testing.T) {
-	for _, c := range []struct{ rate, most int }{{30, 300}, {100, 410}, {1000, 410}, {3000, 410}, {5000, 1000},
-		{10_000, 2000}} {
+	for _, c := range []struct{ rate, most int }{{30, 300}, {100, 410}, {1000, 410}, {3000, 410}, {10_000, 410},
+		{30_000, 1400}, {100_000, 4600}} {
 		if got := feed.ReadsOf(c.rate, 300); got > c.most {
 			t.Errorf("%d documents a second: %d reads in ten seconds, want %d at most", c.rate, got, c.most)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,7 @@ type Conn struct {
 	loops    errgroup.Group
 	wake     chan struct{} // 1: the writer has something to do
 	ready    chan struct{} // 1: the queue has something, or the end has come
+	asked    chan struct{} // 1: a request was written; ends a rest
 	done     chan struct{} // closed when err is set
 	limit    int64         // most bytes that may be unacknowledged
 	arrived  atomic.Uint64 // for the watchdog: bytes read
@@ -69,7 +71,12 @@ func Dial(ctx context.Context, conf Config) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	var in *gatherer
 	s, err := kvclient.Handshake(ctx, conf.Addr, kvclient.Options{
+		Below: func(conn net.Conn) net.Conn {
+			in = newGatherer(conn, conf.BufferBytes, conf.TLS != nil)
+			return in
+		},
 		User: conf.User, Password: conf.Password, Bucket: conf.Bucket, Name: conf.Name,
 		Features: []mcbp.Feature{mcbp.FeatureXattr, mcbp.FeatureSnappy, mcbp.FeatureCollections},
 		TLS:      conf.TLS, AllowPlain: conf.AllowPlain, DialTimeout: conf.RequestTimeout, Logger: conf.Logger,
@@ -97,7 +104,7 @@ func Dial(ctx context.Context, conf Config) (*Conn, error) {
 		_ = s.Close()
 		return nil, fmt.Errorf("feed: opening DCP connection %q to %s: %w", conf.Name, conf.Addr, err)
 	}
-	c := newConn(s, conf)
+	c := newConn(s, in, conf)
 	if err := c.negotiate(ctx); err != nil {
 		_ = c.Close()
 		return nil, fmt.Errorf("feed: negotiating DCP with %s: %w", conf.Addr, err)
@@ -105,17 +112,21 @@ func Dial(ctx context.Context, conf Config) (*Conn, error) {
 	return c, nil
 }
 
-// newConn returns a connection on an opened session, with its loops started.
-func newConn(s *kvclient.Session, conf Config) *Conn {
+// newConn returns a connection on an opened session, with its loops started. in is what the session reads from; nil if
+// that is not to rest.
+func newConn(s *kvclient.Session, in *gatherer, conf Config) *Conn {
 	c := &Conn{
 		conf: conf, session: s,
-		wake: make(chan struct{}, 1), ready: make(chan struct{}, 1), done: make(chan struct{}),
+		wake: make(chan struct{}, 1), ready: make(chan struct{}, 1), asked: make(chan struct{}, 1), done: make(chan struct{}),
 		limit:       int64(conf.BufferBytes) + 2*(mcbp.HeaderSize+mcbp.MaxBody),
 		collections: s.Granted(mcbp.FeatureCollections),
 		requests:    requests{pending: map[uint32]*request{}}, streams: map[uint16]StreamID{},
 	}
 	c.released = c.acknowledge
 	c.patience.Store(watchSteps)
+	if in != nil {
+		in.rest = c.rests(in)
+	}
 	c.loops.Go(c.readLoop)
 	c.loops.Go(c.writeLoop)
 	c.loops.Go(c.watchLoop)
@@ -347,9 +358,7 @@ func (c *Conn) writeLoop() error {
 			c.fail(c.lost(err))
 			return err
 		}
-		if k := c.conf.Calm; k != nil {
-			poke(k.wake) // a request may wait for its answer
-		}
+		poke(c.asked)
 	}
 }
 

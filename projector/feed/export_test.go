@@ -12,7 +12,7 @@ func EndlessCalm() *Calm {
 // RestOf returns how long the reader rests after a read of the given size, and the given time after the previous
 // rest.
 func RestOf(at time.Time, after time.Duration, bytes int) time.Duration {
-	var r restful
+	r := restful{most: restBytes}
 	r.begin(at)
 	return r.read(bytes, at.Add(after))
 }
@@ -23,7 +23,7 @@ func ReadsOf(rate, bytes int) (reads int) {
 	start := time.Unix(1_700_000_000, 0)
 	gap, now := time.Second/time.Duration(rate), start
 	next := now.Add(gap)
-	var r restful
+	r := restful{most: restBytes}
 	r.begin(now)
 	for ; now.Sub(start) < 10*time.Second; reads++ {
 		if next.After(now) {

@@ -22,10 +22,13 @@ const (
 	gatherPause = 1024
 )
 
-// gatherer reads a connection.
+// gatherer is a TCP connection that is read in large pieces. TLS, if used, is above it.
 type gatherer struct {
-	conn    net.Conn
-	wakeup  *wakeup // nil if not supported
+	net.Conn
+	socket  *socket   // nil if not supported
+	rest    func(int) // called before a read after one that left nothing unread, with that one's bytes; may be nil
+	drained int       // bytes of the last read if it left nothing unread, otherwise 0
+	wakeup  *wakeup   // nil if not supported, and below TLS, which reads a record at a time
 	want    int
 	wait    time.Duration
 	waiting bool // SO_RCVLOWAT is set
@@ -35,13 +38,40 @@ type gatherer struct {
 }
 
 // newGatherer returns a reader of conn; window is the flow-control window, in bytes.
-func newGatherer(conn net.Conn, window int) *gatherer {
-	return &gatherer{conn: conn, wakeup: newWakeup(conn), want: min(gatherBytes, window/(2*ackFraction)), wait: gatherWait,
+func newGatherer(conn net.Conn, window int, secured bool) *gatherer {
+	g := &gatherer{Conn: conn, socket: newSocket(conn), want: min(gatherBytes, window/(2*ackFraction)), wait: gatherWait,
 		last: time.Now()}
+	if g.socket != nil && !secured {
+		g.wakeup = newWakeup(g.socket)
+	}
+	return g
 }
 
 // Read implements io.Reader. It must not be called concurrently.
 func (g *gatherer) Read(buf []byte) (int, error) {
+	if g.drained > 0 && g.rest != nil && !g.waiting {
+		g.rest(g.drained)
+	}
+	n, err := g.read(buf)
+	g.drained = 0
+	if n < len(buf) {
+		g.drained = n
+	}
+	return n, err
+}
+
+// quiet makes the system wake nobody before that many bytes have arrived, and have room for them. Otherwise the
+// runtime's poller wakes up for each piece that arrives, even if no goroutine waits for it. 1 ends it.
+func (g *gatherer) quiet(least int) {
+	if g.socket == nil {
+		return
+	}
+	if err := g.socket.wakeAt(least); err != nil {
+		g.socket, g.wakeup = nil, nil // closed, or unsupported
+	}
+}
+
+func (g *gatherer) read(buf []byte) (int, error) {
 	if g.waiting {
 		n, err := g.gathered(buf)
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -53,7 +83,7 @@ func (g *gatherer) Read(buf []byte) (int, error) {
 			return 0, err
 		}
 	}
-	n, err := g.conn.Read(buf)
+	n, err := g.Conn.Read(buf)
 	if g.wakeup == nil || err != nil {
 		return n, err
 	}
@@ -78,7 +108,7 @@ func busy(n int, took time.Duration, want int, wait time.Duration) bool {
 // gathered reads when enough is there or the connection has ended; it returns os.ErrDeadlineExceeded if neither
 // happens in time.
 func (g *gatherer) gathered(buf []byte) (int, error) {
-	if err := g.conn.SetReadDeadline(time.Now().Add(g.wait)); err != nil {
+	if err := g.Conn.SetReadDeadline(time.Now().Add(g.wait)); err != nil {
 		return 0, err
 	}
 	n, err := g.wakeup.read(buf, min(g.want, len(buf)))
@@ -98,10 +128,10 @@ func (g *gatherer) setGathering(waiting bool) error {
 	least := 1
 	if waiting {
 		least = g.want
-	} else if err := g.conn.SetReadDeadline(time.Time{}); err != nil {
+	} else if err := g.Conn.SetReadDeadline(time.Time{}); err != nil {
 		return err
 	}
-	err := g.wakeup.set(least)
+	err := g.socket.wakeAt(least)
 	if err != nil && waiting {
 		g.wakeup = nil
 		return nil

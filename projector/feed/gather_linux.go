@@ -9,19 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wakeup is a TCP connection whose reader is only woken when at least the set number of bytes is there (SO_RCVLOWAT).
-type wakeup struct {
-	raw   syscall.RawConn
-	check func(fd uintptr) bool // try; stored to avoid an allocation per read
-	buf   []byte                // of read
-	want  int
-	woken bool
-	n     int
-	err   error
-}
+// socket is the socket of a TCP connection.
+type socket struct{ raw syscall.RawConn }
 
-// newWakeup returns nil for anything but a plain TCP connection: with TLS, the decrypted data has already been read.
-func newWakeup(conn net.Conn) *wakeup {
+// newSocket returns nil for anything but a TCP connection.
+func newSocket(conn net.Conn) *socket {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
 		return nil
@@ -30,21 +22,35 @@ func newWakeup(conn net.Conn) *wakeup {
 	if err != nil {
 		return nil
 	}
-	w := &wakeup{raw: raw}
-	w.check = w.try
-	return w
+	return &socket{raw: raw}
 }
 
-// set sets the number of bytes that wake the reader.
-func (w *wakeup) set(least int) error {
+// wakeAt sets the number of bytes that wake the reader (SO_RCVLOWAT), and makes room for them.
+func (s *socket) wakeAt(least int) error {
 	var serr error
-	if err := w.raw.Control(func(fd uintptr) {
-		serr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT,
-			least)
+	if err := s.raw.Control(func(fd uintptr) {
+		serr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, least)
 	}); err != nil {
 		return err
 	}
 	return os.NewSyscallError("setsockopt", serr)
+}
+
+// wakeup reads a socket when at least a number of bytes is there.
+type wakeup struct {
+	*socket
+	check func(fd uintptr) bool // try; stored to avoid an allocation per read
+	buf   []byte                // of read
+	want  int
+	woken bool
+	n     int
+	err   error
+}
+
+func newWakeup(s *socket) *wakeup {
+	w := &wakeup{socket: s}
+	w.check = w.try
+	return w
 }
 
 // read reads when want bytes are there, or at the second wake-up, which the end of the connection causes as well; 0

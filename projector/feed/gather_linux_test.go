@@ -2,12 +2,17 @@ package feed
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"tidemark/internal/tlsconf"
 )
 
 // pair returns a TCP connection with its gatherer; both are closed at the end of the test.
@@ -27,12 +32,92 @@ func pair(t *testing.T) (*gatherer, net.Conn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = to.Close(), from.Close() })
-	g := newGatherer(from, DefaultBufferBytes)
+	g := newGatherer(from, DefaultBufferBytes, false)
 	if g.wakeup == nil || g.want != gatherBytes {
 		t.Fatalf("a TCP connection is read plainly: %+v", g)
 	}
 	g.wait = time.Minute // hang guard
 	return g, to
+}
+
+// TestRestsInsideTLS: a connection inside TLS rests when nothing is left to read, not after each record.
+func TestRestsInsideTLS(t *testing.T) {
+	dir := t.TempDir()
+	ca, err := tlsconf.CreateCA(dir, "test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := ca.Issue(dir, "kv1", tlsconf.Request{Peer: tlsconf.Peer{Role: tlsconf.KV, ID: "kv1"},
+		Hosts: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const records, record = 100, 300
+	g, to := pair(t)
+	g.wakeup = nil
+	node := tls.Server(to, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}})
+	sent := make(chan error, 1)
+	go func() {
+		for range records {
+			if _, err := node.Write(make([]byte, record)); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	in := tls.Client(g, &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true})
+	if err := errors.Join(in.Handshake(), <-sent); err != nil {
+		t.Fatal(err)
+	}
+	for have := 0; have < (records-1)*record; time.Sleep(time.Millisecond) { // what the handshake left unread
+		if err := g.socket.raw.Control(func(fd uintptr) { have, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rests := 0
+	g.rest = func(int) { rests++ }
+	if _, err := io.ReadFull(in, make([]byte, records*record)); err != nil {
+		t.Fatal(err)
+	}
+	if rests > 1 { // the first follows the handshake
+		t.Errorf("%d rests while %d records wait", rests, records)
+	}
+}
+
+// TestQuiet: data that arrives while the connection rests wakes nobody, and can be read at once afterwards, however
+// much arrived.
+func TestQuiet(t *testing.T) {
+	for _, n := range []int{1, 1000, gatherBytes} {
+		g, to := pair(t)
+		g.wakeup = nil
+		written := make(chan error, 1)
+		g.rest = func(int) {
+			g.quiet(gatherBytes)
+			go func() {
+				_, err := to.Write(make([]byte, n))
+				written <- err
+			}()
+			if n < gatherBytes {
+				if err := <-written; err != nil {
+					t.Error(err)
+				}
+				written <- nil
+			}
+			g.quiet(1)
+		}
+		g.drained = 1
+		if _, err := io.ReadFull(g, make([]byte, n)); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-written; err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestGather: reads return data that came in many pieces, in order; nothing is lost when the wait or the connection
@@ -105,7 +190,7 @@ func TestGatherEndsWithClose(t *testing.T) {
 		_, err := g.Read(make([]byte, gatherBytes))
 		ended <- err
 	}()
-	_ = g.conn.Close()
+	_ = g.Conn.Close()
 	if err := <-ended; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("the read ended with %v", err)
 	}
@@ -119,7 +204,7 @@ func (refusing) Control(func(uintptr)) error { return errors.ErrUnsupported }
 // TestGatherWhereTheSystemRefuses: plain reads are used, and the connection stays.
 func TestGatherWhereTheSystemRefuses(t *testing.T) {
 	g, to := pair(t)
-	g.wakeup.raw = refusing{g.wakeup.raw}
+	g.socket.raw = refusing{g.socket.raw}
 	if err := g.setGathering(true); err != nil || g.waiting || g.wakeup != nil {
 		t.Fatalf("waiting %v, %+v: %v", g.waiting, g.wakeup, err)
 	}
@@ -152,11 +237,11 @@ func TestGatherOnlyWhereItIsBusy(t *testing.T) {
 	}
 	a, b := net.Pipe()
 	defer b.Close()
-	if g := newGatherer(a, DefaultBufferBytes); g.wakeup != nil {
+	if g := newGatherer(a, DefaultBufferBytes, false); g.wakeup != nil {
 		t.Error("what is no TCP connection is to be read plainly")
 	}
 	_ = a.Close()
-	if g := newGatherer(a, MinBufferBytes); g.want >= MinBufferBytes/ackFraction {
+	if g := newGatherer(a, MinBufferBytes, false); g.want >= MinBufferBytes/ackFraction {
 		t.Errorf("of a window of %d bytes %d are waited for: the node may send no more before some are acknowledged",
 			MinBufferBytes, g.want)
 	}

@@ -7,11 +7,16 @@ import (
 	"net"
 )
 
-// wakeup is only implemented for Linux.
-type wakeup struct{}
+// socket and wakeup are only implemented for Linux.
+type (
+	socket struct{}
+	wakeup struct{}
+)
 
-func newWakeup(net.Conn) *wakeup { return nil }
+func newSocket(net.Conn) *socket { return nil }
 
-func (*wakeup) set(int) error { return errors.ErrUnsupported }
+func newWakeup(*socket) *wakeup { return nil }
+
+func (*socket) wakeAt(int) error { return errors.ErrUnsupported }
 
 func (*wakeup) read([]byte, int) (int, error) { return 0, errors.ErrUnsupported }

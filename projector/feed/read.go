@@ -3,7 +3,6 @@ package feed
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/golang/snappy"
 
@@ -20,7 +19,6 @@ const growth = 4
 // reader is the state of the read loop: the chunk being filled, and the one that holds decompressed values.
 type reader struct {
 	conn      *Conn
-	in        *gatherer
 	cur       *chunk
 	from, to  int // the unparsed bytes in cur
 	arena     *chunk
@@ -30,13 +28,10 @@ type reader struct {
 
 // readLoop reads, parses in place, answers noops, completes requests and queues the events.
 func (c *Conn) readLoop() error {
-	r := &reader{conn: c, in: newGatherer(c.session.Conn, c.conf.BufferBytes), cur: c.chunks.take(chunkBytes)}
+	r := &reader{conn: c, cur: c.chunks.take(chunkBytes)}
 	defer r.free()
-	rests, timer := restful{since: time.Now()}, time.NewTimer(0)
-	defer timer.Stop()
 	for {
-		n, err := r.fill()
-		if err != nil {
+		if err := r.fill(); err != nil {
 			err = c.lost(err)
 			c.fail(err)
 			return err
@@ -45,7 +40,6 @@ func (c *Conn) readLoop() error {
 			c.fail(err)
 			return err
 		}
-		c.rest(&rests, timer, n)
 	}
 }
 
@@ -57,19 +51,18 @@ func (r *reader) free() {
 	}
 }
 
-// fill reads once, into a new chunk if the present message does not fit into this one or little room is left. It
-// returns the number of bytes read.
-func (r *reader) fill() (n int, err error) {
+// fill reads once, into a new chunk if the present message does not fit into this one or little room is left.
+func (r *reader) fill() error {
 	if err := r.room(); err != nil {
-		return 0, err
+		return err
 	}
-	n, err = r.in.Read(r.cur.buf[r.to:])
+	n, err := r.conn.session.Read(r.cur.buf[r.to:])
 	r.to += n
 	r.conn.arrived.Add(uint64(n))
 	if n > 0 {
-		return n, nil
+		return nil
 	}
-	return 0, err
+	return err
 }
 
 // room makes sure that there is enough room for a read. The memory for a large message grows with what has arrived of

@@ -48,7 +48,7 @@ func readAll(data []byte, pieces []int) (events []string, end error) {
 	if err != nil {
 		return nil, err
 	}
-	c := newConn(&kvclient.Session{Conn: &memoryConn{data: data, pieces: pieces}}, conf)
+	c := newConn(&kvclient.Session{Conn: &memoryConn{data: data, pieces: pieces}}, nil, conf)
 	defer func() { _ = c.Close() }()
 	var hold []*Block
 	for {
@@ -115,7 +115,7 @@ func TestTrickleSharesMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newConn(&kvclient.Session{Conn: &memoryConn{data: data, pieces: pieces}}, conf)
+	c := newConn(&kvclient.Session{Conn: &memoryConn{data: data, pieces: pieces}}, nil, conf)
 	defer c.Close()
 	<-c.Done()
 	c.mu.Lock()
