@@ -49,6 +49,38 @@ func TestARestEnds(t *testing.T) {
 	}
 }
 
+// TestHurryEndsAllRests: a bucket's connections to several nodes share a Calm, and a hurried caller waits for none.
+func TestHurryEndsAllRests(t *testing.T) {
+	calm := feed.EndlessCalm()
+	var conns []*feed.Conn
+	var sends []func()
+	for range 3 {
+		opaque := make(chan uint32, 1)
+		n := startNode(t, func(_ *kvclienttest.Peer, f mcbp.Frame) bool {
+			if f.Op == mcbp.OpDCPStreamReq {
+				opaque <- f.Opaque
+			}
+			return false
+		})
+		conf := config(n)
+		conf.Calm = calm
+		c := dial(t, conf)
+		if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 9, End: mcbp.EndOfTime}); err != nil {
+			t.Fatal(err)
+		}
+		id := <-opaque
+		take(t, c, 1) // BEGIN, after which it rests
+		conns, sends = append(conns, c), append(sends, func() { n.to().Send(mutation(9, id, 1, "k", "v")) })
+	}
+	for _, send := range sends {
+		send()
+	}
+	defer calm.Hurry()()
+	for _, c := range conns {
+		take(t, c, 1)
+	}
+}
+
 // TestRests: how long the reader rests if reads bring few bytes; with many it never rests.
 func TestRests(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
