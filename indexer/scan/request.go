@@ -445,6 +445,13 @@ func (b *Bounds) compile(desc []bool) (Range, bool, error) {
 	return r, !r.isEmpty(), nil
 }
 
+// Empty reports whether no key of any index can lie between the bounds. It does not depend on the directions of the
+// components, since the bounds are given in value order. Bounds that no request may have are not empty.
+func (b *Bounds) Empty() bool {
+	_, some, err := b.compile(make([]bool, max(len(b.Low), len(b.High))))
+	return err == nil && !some
+}
+
 // bounds returns which bounds belong to the range; known is false for an invalid inclusion.
 func (i Inclusion) bounds() (low, high, known bool) {
 	switch i {

@@ -195,6 +195,11 @@ func TestRangesModel(t *testing.T) {
 		if !slices.IsSortedFunc(spec.Ranges, func(a, b Range) int { return strings.Compare(string(a.Low), string(b.Low)) }) {
 			t.Fatalf("ranges out of order: %x", spec.Ranges)
 		}
+		for _, b := range r.Ranges {
+			if _, some, err := b.compile(desc); err != nil || b.Empty() == some {
+				t.Fatalf("%+v (desc %v): empty %v, but a range is compiled: %v, %v", b, desc, b.Empty(), some, err)
+			}
+		}
 		eachKey(len(desc), func(k []int) {
 			want := 0
 			for _, m := range models {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
+	"tidemark/indexer/scan"
 	"tidemark/internal/rpc"
 	"tidemark/manager/api/v1"
 )
@@ -183,6 +184,29 @@ func printMore(w io.Writer, m v1.ScanMore) {
 	}
 }
 
+// printEmpty names the bounds of a request between which no key can lie. The API accepts them, because programs
+// compute bounds; who types them has most often exchanged them.
+func (sf *scanFlags) printEmpty(w io.Writer, req *v1.ScanRequest) {
+	name := func(flag string, low, high []json.RawMessage, inclusion string) {
+		b := scan.Bounds{Low: low, High: high, Inclusion: scan.Inclusion(inclusion)}
+		if b.Empty() {
+			fmt.Fprintf(w, "%s selects nothing: no key lies between these bounds; low is the lesser value, also if the key "+
+				"is DESC\n", flag)
+		}
+	}
+	if r := req.Range; r != nil {
+		name(fmt.Sprintf("--low %s --high %s --inclusion %s", sf.low, sf.high, sf.inclusion), r.Low, r.High, r.Inclusion)
+	}
+	for i, r := range req.Ranges {
+		name("--range "+sf.ranges[i], r.Low, r.High, r.Inclusion)
+	}
+	for i, c := range req.Where {
+		if c.Low != nil && c.High != nil {
+			name("--where "+sf.where[i], []json.RawMessage{c.Low}, []json.RawMessage{c.High}, c.Inclusion)
+		}
+	}
+}
+
 // readTokens parses the tokens of writes that the scan must show.
 func (sf *scanFlags) readTokens(req *v1.ScanRequest) error {
 	for _, text := range sf.tokens {
@@ -282,6 +306,7 @@ func (sf *scanFlags) scan(ctx context.Context, s Streams, f *serverFlags, args [
 		if req.Stability == "query" && !req.WantCursor && req.Cursor == "" {
 			fmt.Fprintf(s.Err, "the same state again: --at %s\n", end.Timestamp.ID)
 		}
+		sf.printEmpty(s.Err, &req)
 		printMore(s.Err, end.ScanMore)
 		sf.printSession(s.Err, end.ScanSeen)
 		printExplain(s.Err, end.Explain)
@@ -444,6 +469,7 @@ func indexCount(s Streams, f *serverFlags) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				sf.printEmpty(s.Err, &req)
 				sf.printSession(s.Err, n.ScanSeen)
 				printExplain(s.Err, n.Explain)
 				return show(s.Out, f.output, n, []v1.CountReply{n}, func(t *tabwriter.Writer) { fmt.Fprintln(t, n.Count) })
