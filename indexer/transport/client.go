@@ -36,6 +36,7 @@ type Conn struct {
 	cancel context.CancelFunc
 	onAck  func(uint64)
 	dial   func(ctx context.Context, network, addr string) (net.Conn, error)
+	tls    bool
 	done   chan struct{}
 
 	mu    sync.Mutex
@@ -51,7 +52,7 @@ func Dial(ctx context.Context, addr string, hello keyversion.Hello, opts Options
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{addr: addr, onAck: opts.OnAck, dial: opts.Dial, done: make(chan struct{})}
+	c := &Conn{addr: addr, onAck: opts.OnAck, dial: opts.Dial, tls: opts.TLS != nil, done: make(chan struct{})}
 	if c.onAck == nil {
 		c.onAck = func(uint64) {}
 	}
@@ -149,6 +150,13 @@ func (c *Conn) run() {
 		c.fail(fmt.Errorf("%w for %s", ErrSilent, SilenceLimit))
 		c.cut()
 	})
+	if c.tls {
+		aged := time.AfterFunc(maxAge, func() {
+			c.fail(fmt.Errorf("%w on this side: the receiver has to present its certificate again", ErrClosed))
+			c.cut()
+		})
+		defer aged.Stop()
+	}
 	for {
 		number, err := c.receive()
 		if err != nil {

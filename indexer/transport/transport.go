@@ -31,6 +31,9 @@ const (
 	// RenewAfter is the lifetime of a connection with TLS, give or take a tenth. Then the router reconnects, and both
 	// sides present their certificates again.
 	RenewAfter = 50 * time.Minute
+	// maxAge is how long the router keeps a connection with TLS. A server of this package renews it earlier; one that
+	// does not would otherwise receive data for ever, whatever becomes of its certificate.
+	maxAge = time.Hour
 	// HelloTimeout is how long a server waits for the hello of a new stream.
 	HelloTimeout = 5 * time.Second
 	// DefaultMaxConnections is the limit of concurrent connections of a server unless configured otherwise.
