@@ -234,6 +234,7 @@ func (k *Bucket) wentBack(n *lane) {
 	if err := k.work.Reopened(n.copy, n.slice.Positions(), n.slice.Logs()); err != nil {
 		k.log.Error("recovered copy cannot be used", "copy", n.copy, "error", err)
 	}
+	k.searchTombstones(n.copy) // purges may be among what it has lost, or have failed while it was shut
 	k.fellBack(n.copy, k.holds(n.copy))
 	k.retakeAgain()
 	k.node.Sides()
@@ -367,10 +368,15 @@ func (k *Bucket) add(s *storage.Slice, ready bool) error {
 		return err
 	}
 	k.slices[m.Copy] = s
-	if k.node.Marks.Has(m.Copy) {
-		k.work.PurgeAll(m.Copy)
-	}
+	k.searchTombstones(m.Copy)
 	return nil
+}
+
+// searchTombstones schedules the removal of all useless tombstones of a copy that is marked as one that may have some.
+func (k *Bucket) searchTombstones(id index.CopyID) {
+	if k.node.Marks.Has(id) {
+		k.work.PurgeAll(id)
+	}
 }
 
 // Remove releases a copy, also if the bucket's loop has ended. After it returns nil, nothing is written to the copy

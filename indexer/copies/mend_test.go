@@ -64,6 +64,59 @@ func TestDamagedIdleCopyIsReopened(t *testing.T) {
 	}
 }
 
+// TestReopenedCopyIsSearchedForTombstones: a copy that was reopened, and is marked as one that may hold tombstones, is
+// rid of those of all its vbuckets: purges that had been written are lost with its newest batches, and those that were
+// due may have failed while it was shut.
+func TestReopenedCopyIsSearchedForTombstones(t *testing.T) {
+	f := newFallen(t, 3, 1)
+	f.k.node.Marks = noMarks(t)
+	s := f.k.slices[1]
+	b := storage.Batch{KeepTombstones: func(uint16) bool { return true }}
+	for vb := range f.vbuckets {
+		b.Updates = append(b.Updates, storage.Update{VBucket: uint16(vb), DocID: []byte("gone"), Seqno: 20})
+	}
+	if err := errors.Join(f.k.node.Marks.Set(1), s.Flush(t.Context(), b)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Checkpoint(t.Context(), storage.CheckpointMeta{}); err != nil {
+		t.Fatal(err)
+	}
+	f.fill(t, s, 30)
+	if err := s.Persist(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	damageNewestTable(t, filepath.Join(f.dir, s.Meta().Copy.String()))
+	if snap, err := s.Snapshot(); err != nil {
+		t.Fatal(err)
+	} else {
+		_ = snap.Iterate(t.Context(), storage.Range{}, false, func(_, _ []byte) error { return nil })
+		if err := snap.Close(); err != nil || s.Broken() == nil {
+			t.Fatalf("the scan has not found the damage: %v", err)
+		}
+	}
+	f.run(t)
+	MendBroken([]*storage.Slice{s}, []*Bucket{f.k})
+	eventually(t, "the copy is clean", func() bool { return !f.k.node.Marks.Has(1) })
+	if r := s.Recovery(); r.Outcome != storage.FromCheckpoint {
+		t.Fatalf("recovered: %+v", r)
+	}
+	snap, err := s.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer snap.Close()
+	for vb := range f.vbuckets {
+		if err := snap.Back(t.Context(), uint16(vb), func(docID []byte, seqno uint64, keys [][]byte) error {
+			if len(keys) == 0 {
+				t.Errorf("vbucket %d has a tombstone of %s at %d", vb, docID, seqno)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // fullable is a disk that has no space while full is set.
 type fullable struct {
 	vfs.FS

@@ -49,7 +49,7 @@ func noMarks(t testing.TB) *Marks {
 func testNode(log hclog.Logger) *Node {
 	return &Node{Snapshots: snapshots.New(2, log, time.Now), Health: &health.Health{},
 		Metrics: NewMetrics(prometheus.NewRegistry()), Log: log, Now: time.Now, Queue: func() int64 { return 1 << 20 },
-		Report: func() {}, Sides: func() {}, Touch: func(string) {}}
+		Report: func() {}, Sides: func() {}, Touch: func(string) {}, Marks: &Marks{}}
 }
 
 // testBucketLoop returns a bucket without a running loop.
