@@ -63,7 +63,7 @@ func newKV(s Streams) *cobra.Command {
 			}
 			if err := cfg.TLS.MayListen(secure.insecure, tlsconf.Address{Flag: "memcached", HostPort: memcached},
 				tlsconf.Address{Flag: "admin", HostPort: admin}); err != nil {
-				return usageError{err}
+				return err
 			}
 			if cfg.Password, err = secretFile(passwordFile); err != nil {
 				return err

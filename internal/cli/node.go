@@ -396,6 +396,9 @@ func (p *nodePlan) role(cmd *cobra.Command, role tlsconf.Role, own []setting) ([
 		}
 		said[set.name] = "flag"
 	}
+	if err := readable(fl, role); err != nil {
+		return nil, err
+	}
 	args := []string{cmd.Name()}
 	fl.VisitAll(func(f *pflag.Flag) {
 		if from := said[f.Name]; config.Key(f) && (from == "flag" || strings.HasPrefix(from, "file ")) {
@@ -403,6 +406,26 @@ func (p *nodePlan) role(cmd *cobra.Command, role tlsconf.Role, own []setting) ([
 		}
 	})
 	return args, nil
+}
+
+// readAtStart are the flags of roles with a file that the role has to read before it serves.
+var readAtStart = []string{"kv-password-file", "initial-admin-password-file", "tls-ca", "tls-cert", "tls-key",
+	"kv-tls-ca", "kv-tls-cert", "kv-tls-key"}
+
+// readable checks that a role can read its files.
+func readable(fl *pflag.FlagSet, role tlsconf.Role) error {
+	for _, name := range readAtStart {
+		given := fl.Lookup(name)
+		if given == nil || given.Value.String() == "" {
+			continue
+		}
+		file, err := os.Open(given.Value.String())
+		if err != nil {
+			return usage("%s: --%s: %v", role, name, err)
+		}
+		_ = file.Close() // nothing was written
+	}
+	return nil
 }
 
 // section sets a role's flags from its section of the file, and checks the environment variables that it will read.

@@ -28,6 +28,7 @@ import (
 	"tidemark/internal/logging"
 	"tidemark/internal/node"
 	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
 	"tidemark/internal/tracing"
 	"tidemark/internal/version"
 	"tidemark/kv/kvclient"
@@ -152,7 +153,7 @@ func exitCode(err error) int {
 		return errcode.ExitNotFound
 	case errors.Is(err, kvclient.ErrKeyExists), errors.Is(err, localcluster.ErrInUse), errors.Is(err, consensus.ErrInUse):
 		return errcode.ExitConflict
-	case errors.Is(err, client.ErrServer), errors.Is(err, localcluster.ErrConfig):
+	case errors.Is(err, client.ErrServer), errors.Is(err, localcluster.ErrConfig), errors.Is(err, tlsconf.ErrExposed):
 		return errcode.ExitUsage
 	case kvAdminCode(err) != 0:
 		return kvAdminCode(err)

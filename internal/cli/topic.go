@@ -90,7 +90,7 @@ with the Go package client/topic, or as docs/protocol.md describes.`,
 				return err
 			}
 			if err := cfg.TLS.MayListen(insecure, tlsconf.Address{Flag: "listen", HostPort: listen}); err != nil {
-				return usageError{err}
+				return err
 			}
 			sub, err := topic.Open(cfg)
 			if err != nil {
