@@ -119,12 +119,7 @@ func (u *unreadable) last(now time.Time, s *storage.Slice, err error) bool {
 func (k *Bucket) reopen(ctx context.Context, s *storage.Slice) error {
 	id := s.Meta().Copy
 	source := CopySource + id.String()
-	var r storage.Recovery
-	err := s.Stuck()
-	if err == nil {
-		k.node.Snapshots.Release(id)
-		r, err = s.Recover(ctx, recoverTimeout)
-	}
+	r, err := s.Recover(ctx, recoverTimeout, func() { k.node.Snapshots.Release(id) })
 	switch {
 	case errors.Is(err, storage.ErrClosed): // it was removed meanwhile
 		k.node.Health.Set(source, "")

@@ -150,7 +150,7 @@ func TestCommon(t *testing.T) {
 			"persist": func(t *rapid.T) { must(t, one(t).Persist(context.Background())) },
 			"keep":    func(t *rapid.T) { must(t, r.store.KeepCommon()) },
 			"recover": func(t *rapid.T) {
-				_, err := one(t).Recover(context.Background(), time.Minute)
+				_, err := one(t).Recover(context.Background(), time.Minute, nil)
 				must(t, err)
 			},
 			"again": func(t *rapid.T) {

@@ -477,7 +477,7 @@ func readOrRecover(t fataler, slice *Slice, outcomes map[string]int) {
 			t.Fatalf("reading a damaged file gave %v", err)
 		}
 		outcomes["found when read"]++
-		r, err := slice.Recover(context.Background(), time.Minute)
+		r, err := slice.Recover(context.Background(), time.Minute, nil)
 		must(t, err)
 		if r.Outcome == Intact {
 			t.Fatalf("recovered as intact")
@@ -542,7 +542,7 @@ func readDamaged(t *testing.T, slice *Slice) (found int) {
 		if err := slice.Flush(context.Background(), historyBatch(61)); !errors.Is(err, ErrDamaged) {
 			t.Fatalf("a batch on damaged data: %v", err)
 		}
-		r, err := slice.Recover(context.Background(), time.Minute)
+		r, err := slice.Recover(context.Background(), time.Minute, nil)
 		if err != nil || r.Outcome != FromCheckpoint {
 			t.Fatalf("recovered %v: %v", r.Outcome, err)
 		}

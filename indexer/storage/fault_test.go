@@ -174,7 +174,7 @@ func TestIdleBatchIsRefusedDuringRecovery(t *testing.T) {
 			}
 			if c.want == nil {
 				s.gen.eng.(*pebbleEngine).health.ok()
-			} else if _, err := s.Recover(t.Context(), time.Minute); err != nil || s.Broken() != nil {
+			} else if _, err := s.Recover(t.Context(), time.Minute, nil); err != nil || s.Broken() != nil {
 				t.Errorf("recovered: %v, then %v", err, s.Broken())
 			}
 			must(t, store.Close())
@@ -206,7 +206,7 @@ func TestReadableWhileFull(t *testing.T) {
 	if err := s.Flush(t.Context(), Batch{Common: commonOf(s)}); !NeedsRecover(err) || !NeedsRecover(s.Broken()) {
 		t.Errorf("with room again: %v, %v", err, s.Broken())
 	}
-	_, err = s.Recover(t.Context(), time.Minute)
+	_, err = s.Recover(t.Context(), time.Minute, nil)
 	must(t, err)
 	must(t, store.Close())
 }
@@ -242,7 +242,7 @@ func TestLostMemoryNeedsNoRoom(t *testing.T) {
 		if err := s.Broken(); !NeedsRecover(err) {
 			t.Errorf("copy %d: %v, and there is room", i+1, err)
 		}
-		_, err := s.Recover(t.Context(), time.Minute)
+		_, err := s.Recover(t.Context(), time.Minute, nil)
 		must(t, err)
 		must(t, s.Flush(t.Context(), Batch{Common: commonOf(s)}))
 	}
@@ -334,7 +334,7 @@ func TestWritesFail(t *testing.T) {
 				t.Fatalf("durable is batch %d (%v), want 10", d.Batch, err)
 			}
 			if c.dead { // repeatedly, as long as the disk fails
-				if _, err := slice.Recover(t.Context(), time.Minute); err != nil {
+				if _, err := slice.Recover(t.Context(), time.Minute, nil); err != nil {
 					t.Fatal(err)
 				}
 				err := slice.Flush(context.Background(), historyBatch(slice.Stats().Batch+1))
@@ -348,7 +348,7 @@ func TestWritesFail(t *testing.T) {
 			}
 			fs.heal()
 			if c.dead {
-				if r, err := slice.Recover(t.Context(), time.Minute); err != nil || r.Outcome != Intact {
+				if r, err := slice.Recover(t.Context(), time.Minute, nil); err != nil || r.Outcome != Intact {
 					t.Fatalf("recovered %v: %v", r, err)
 				}
 				if n := checkHistory(t, slice); n != 10 && n != 11 { // the failed write may have succeeded
@@ -495,11 +495,11 @@ func TestRecoverEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	stop := func() { cancel() }
 	fs.entered.Store(&stop)
-	if _, err := slice.Recover(ctx, time.Minute); !errors.Is(err, context.Canceled) {
+	if _, err := slice.Recover(ctx, time.Minute, nil); !errors.Is(err, context.Canceled) {
 		t.Fatalf("its context has ended: %v", err)
 	}
 	fs.entered.Store(nil)
-	if r, err := slice.Recover(t.Context(), time.Minute); err != nil || r.Outcome != Intact {
+	if r, err := slice.Recover(t.Context(), time.Minute, nil); err != nil || r.Outcome != Intact {
 		t.Fatalf("tried again: %v, %v", r, err)
 	}
 	checkHistory(t, slice)
@@ -520,7 +520,7 @@ func TestRecoverEndsWithItsContext(t *testing.T) {
 		})
 	})
 	fs.entered.Store(&drop)
-	if _, err := slice.Recover(t.Context(), time.Minute); !errors.Is(err, ErrClosed) {
+	if _, err := slice.Recover(t.Context(), time.Minute, nil); !errors.Is(err, ErrClosed) {
 		t.Errorf("the copy was dropped meanwhile: %v", err)
 	}
 	must(t, <-ended)
@@ -568,14 +568,14 @@ func TestUnreadableBlock(t *testing.T) {
 			t.Fatalf("a batch beside an unreadable block: %v, the engine: %v", err, slice.Stats().Failing)
 		}
 	}
-	if _, err := slice.Recover(context.Background(), time.Minute); !errors.Is(err, ErrIO) {
+	if _, err := slice.Recover(context.Background(), time.Minute, nil); !errors.Is(err, ErrIO) {
 		t.Fatalf("opened again beside an unreadable block: %v", err)
 	}
 	if err := slice.Flush(context.Background(), change); !errors.Is(err, ErrClosed) {
 		t.Fatalf("a batch for a copy that is shut: %v", err)
 	}
 	bad.Store(false)
-	if r, err := slice.Recover(context.Background(), time.Minute); err != nil || r.Outcome != Intact {
+	if r, err := slice.Recover(context.Background(), time.Minute, nil); err != nil || r.Outcome != Intact {
 		t.Fatalf("opened again: %+v, %v", r, err)
 	}
 	must(t, slice.Flush(context.Background(), change))
@@ -664,13 +664,13 @@ func TestStartOnAFullDisk(t *testing.T) {
 		t.Errorf("with space it is not to be recovered: %v", err)
 	}
 	for range 2 { // the space is gone again
-		if _, err := slice.Recover(t.Context(), time.Minute); !errors.Is(err, ErrDiskFull) {
+		if _, err := slice.Recover(t.Context(), time.Minute, nil); !errors.Is(err, ErrDiskFull) {
 			t.Errorf("recovered without space: %v", err)
 		}
 		checkHistory(t, slice)
 	}
 	fs.heal()
-	if _, err := slice.Recover(t.Context(), time.Minute); err != nil {
+	if _, err := slice.Recover(t.Context(), time.Minute, nil); err != nil {
 		t.Fatal(err)
 	}
 	must(t, slice.Flush(t.Context(), historyBatch(2)))
@@ -698,7 +698,7 @@ func TestReadableWithoutQuota(t *testing.T) {
 			must(t, slice.Persist(within(t, time.Minute)))
 			disk.fail(c.err)
 			disk.free.Store(c.free)
-			if _, err := slice.Recover(t.Context(), time.Minute); !errors.Is(err, ErrDiskFull) || NeedsRecover(err) {
+			if _, err := slice.Recover(t.Context(), time.Minute, nil); !errors.Is(err, ErrDiskFull) || NeedsRecover(err) {
 				t.Fatalf("reopened while writes are refused: %v, want %v alone", err, ErrDiskFull)
 			}
 			snap, err := slice.Snapshot()
@@ -711,7 +711,9 @@ func TestReadableWithoutQuota(t *testing.T) {
 				if err := slice.Flush(t.Context(), historyBatch(2)); !errors.Is(err, ErrDiskFull) || NeedsRecover(err) {
 					t.Errorf("a batch is refused with %v, want %v alone", err, ErrDiskFull)
 				}
-				if _, err := slice.Recover(t.Context(), 0); !errors.Is(err, ErrDiskFull) || NeedsRecover(err) {
+				if _, err := slice.Recover(t.Context(), 0, func() {
+					t.Error("snapshots are to be closed without need")
+				}); !errors.Is(err, ErrDiskFull) || NeedsRecover(err) {
 					t.Errorf("reopened again: %v, want %v alone", err, ErrDiskFull)
 				}
 			}
@@ -719,7 +721,6 @@ func TestReadableWithoutQuota(t *testing.T) {
 			if n := opened.Load(); n != 0 || slice.gen != present {
 				t.Errorf("%d tables were opened, and the copy was reopened: %v", n, slice.gen != present)
 			}
-			must(t, snap.Close())
 			checkHistory(t, slice)
 
 			disk.heal()
@@ -730,7 +731,7 @@ func TestReadableWithoutQuota(t *testing.T) {
 				}
 				return nil
 			})
-			_, err = slice.Recover(t.Context(), time.Minute)
+			_, err = slice.Recover(t.Context(), time.Minute, func() { must(t, snap.Close()) })
 			must(t, err)
 			must(t, slice.Flush(t.Context(), historyBatch(2)))
 			if got := checkHistory(t, slice); got != 2 {

@@ -160,37 +160,31 @@ func (s *Slice) Broken() error {
 	return g.eng.broken()
 }
 
-// Stuck returns why Recover would refuse without closing the slice: it is open for reading alone, and there is no
-// space yet. It returns nil if Recover would close the slice.
-func (s *Slice) Stuck() error {
-	s.mu.Lock()
-	g := s.gen
-	s.mu.Unlock()
-	if g == nil {
-		return nil
-	}
-	return g.eng.stuck()
-}
-
 // Recover closes the slice and opens it again: at its last durable batch, or like Open if it is damaged. It is the
 // remedy for ErrReopen and ErrDamaged. It waits until all snapshots of the slice are closed, at most for readers.
 // Positions may go back. Every file is verified, until ctx ends or the slice is closed or dropped. After an error it
 // may be called again; until it succeeds, the slice returns ErrClosed, or is readable if only the disk is full. A slice
-// that is open for reading alone stays so without being closed while there is no space (see Stuck).
-func (s *Slice) Recover(ctx context.Context, readers time.Duration) (Recovery, error) {
+// that is open for reading alone stays so without being closed while there is no space. closing, which may be nil, is
+// called once it is certain that the slice will be closed, and closes the snapshots that the caller holds.
+func (s *Slice) Recover(ctx context.Context, readers time.Duration, closing func()) (Recovery, error) {
 	s.write.Lock()
 	defer s.write.Unlock()
 	ctx, done := context.WithCancelCause(ctx)
 	defer done(nil)
 	s.mu.Lock()
-	ended, number := s.ended, s.number
+	g, ended, number := s.gen, s.ended, s.number
 	s.checking = done
 	s.mu.Unlock()
 	if ended {
 		return Recovery{}, fmt.Errorf("copy %s: %w", s.meta.Copy, ErrClosed)
 	}
-	if err := s.Stuck(); err != nil {
-		return Recovery{}, err
+	if g != nil {
+		if err := g.eng.stuck(); err != nil {
+			return Recovery{}, err
+		}
+	}
+	if closing != nil {
+		closing()
 	}
 	if g := s.retire(); g != nil {
 		if err := s.release(g); err != nil {
