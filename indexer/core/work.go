@@ -189,23 +189,31 @@ func (w *Work) purge() *Handed {
 		w.turns = w.turns[1:]
 		delete(w.purges, id)
 		slices.Sort(due)
-		due = slices.DeleteFunc(slices.Compact(due), func(vb uint16) bool { return !w.useless(id, int(vb)) })
-		if len(due) > 0 {
+		useless, needed := w.sortOut(id, slices.Compact(due))
+		for _, vb := range needed {
+			w.st.HoldsTombstones(id, int(vb)) // a flush that leaves the vbucket whole schedules their removal again
+		}
+		if len(useless) > 0 {
 			w.purging = true
-			return &Handed{Purge: Purge{id, due}}
+			return &Handed{Purge: Purge{id, useless}}
 		}
 	}
 	return nil
 }
 
-// useless reports whether a copy needs no tombstones in a vbucket. If it does, a flush that leaves the vbucket whole
-// schedules their removal again.
-func (w *Work) useless(id index.CopyID, vb int) bool {
-	pos, ok := w.st.Position(id, vb)
-	if ok && !pos.Whole() {
-		w.st.HoldsTombstones(id, vb)
+// sortOut returns those of a copy's vbuckets in which it does not need tombstones, and those in which it does. A copy
+// that is not here has neither.
+func (w *Work) sortOut(id index.CopyID, vbuckets []uint16) (useless, needed []uint16) {
+	for _, vb := range vbuckets {
+		switch pos, here := w.st.Position(id, int(vb)); {
+		case !here:
+		case pos.Whole():
+			useless = append(useless, vb)
+		default:
+			needed = append(needed, vb)
+		}
 	}
-	return ok && pos.Whole()
+	return useless, needed
 }
 
 // addPurge schedules the removal of vbuckets' tombstones for when there is nothing else to write.

@@ -121,6 +121,16 @@ func (s *Sender) end(which func(*sending) bool) {
 	}
 }
 
+// finish records that the receiver of an export has ended it. It is released now, or with its last reader.
+func (s *Sender) finish(q *Question) {
+	s.mu.Lock()
+	if c := s.cur; c != nil && c.is(q) {
+		c.over = true
+	}
+	s.mu.Unlock()
+	s.end((*sending).done)
+}
+
 var errAbandoned = errors.New("no indexer asked for the export while it was being made")
 
 // abandon cancels making an export that no receiver has requested for idleAfter. A waiting receiver repeats its
@@ -224,10 +234,7 @@ func (s *Sender) answer(ctx context.Context, q *Question) ([]byte, error) {
 	case q.Op == opRead:
 		return s.read(ctx, q)
 	case q.Op == opEnd:
-		s.end(func(c *sending) bool {
-			c.over = c.over || c.is(q)
-			return c.done()
-		})
+		s.finish(q)
 		return make([]byte, sumBytes), nil
 	}
 	return nil, rpc.Refuse(errcode.BadRequest, "operation %q: want %s, %s or %s", q.Op, opOpen, opRead, opEnd)
