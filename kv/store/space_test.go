@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -89,7 +90,7 @@ func (s *small) open(t *testing.T, disk *Disk, vbuckets int) *world {
 	w := newWorld(t, vbuckets)
 	s.dirs = append(s.dirs, w.opts.Dir)
 	w.opts.SegmentBytes, w.opts.Disk = 0, disk
-	w.opts.WrapFile = func(f seglog.File) seglog.File { return &bounded{f, s} }
+	w.opts.WrapFile = func(f seglog.File) seglog.File { return &switchable{File: &bounded{f, s}, w: w} }
 	w.restart(true)
 	return w
 }
@@ -401,31 +402,41 @@ func TestPendingWritesCountAsUsed(t *testing.T) {
 	wantRoom(t, ws[0])
 }
 
-// TestTwoBucketsAreCompacted compacts two buckets at once on a disk that has room for one compaction.
+// TestTwoBucketsAreCompacted compacts two buckets at once on a disk that has room for one compaction: the second waits
+// while the first, in the middle of its own, waits for the disk.
 func TestTwoBucketsAreCompacted(t *testing.T) {
-	ws, _ := newSmall(t, 128<<20, 2)
-	stored := fill(t, ws, 64<<10)
-	for i := range stored / 3 { // what is in the oldest segments stays, and has to be copied
-		for _, w := range ws {
-			w.delete(uint16((stored-1-i)%4), fmt.Sprint("k", stored-1-i))
-		}
-	}
-	var g sync.WaitGroup
-	for _, w := range ws {
-		g.Go(func() {
-			if err := w.b.Compact(t.Context()); err != nil {
-				t.Error(err)
+	synctest.Test(t, func(t *testing.T) { // Wait returns when the second has to wait, or has been compacted
+		ws, _ := newSmall(t, 128<<20, 2)
+		stored := fill(t, ws, 64<<10)
+		for i := range stored / 3 { // what is in the oldest segments stays, and has to be copied
+			for _, w := range ws {
+				w.delete(uint16((stored-1-i)%4), fmt.Sprint("k", stored-1-i))
 			}
-		})
-	}
-	g.Wait()
-	for _, w := range ws {
-		if failed := w.b.stats.WriteErrors.Load(); failed > 0 {
-			t.Errorf("%d writes have failed", failed)
 		}
-		wantRoom(t, w)
-		w.set(0, "new", "1")
-	}
+		second := make(chan error, 1)
+		began := false
+		ws[0].writing = func() {
+			began = true
+			go func() { second <- ws[1].b.Compact(t.Context()) }()
+			synctest.Wait()
+			if copied := ws[1].b.stats.Relocated.Load(); copied > 0 || len(second) > 0 {
+				t.Errorf("the second has copied %d documents while the first was in the middle of its own", copied)
+			}
+		}
+		if err := ws[0].b.Compact(t.Context()); err != nil || !began {
+			t.Fatalf("it has copied something: %v; %v", began, err)
+		}
+		if err := <-second; err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range ws {
+			if failed, dropped := w.b.stats.WriteErrors.Load(), w.b.stats.SegmentsDropped.Load(); failed > 0 || dropped == 0 {
+				t.Errorf("%d writes have failed, %d segments were dropped", failed, dropped)
+			}
+			wantRoom(t, w)
+			w.set(0, "new", "1")
+		}
+	})
 }
 
 // TestCompactionWaitsForRoom checks that a compaction does not begin for which others have left no room. This is found
@@ -612,6 +623,7 @@ func TestLargeDocumentsAreReplaced(t *testing.T) {
 // TestHungDiskIsReported checks that a bucket says so, without waiting for it, while a write does not come back.
 func TestHungDiskIsReported(t *testing.T) {
 	w := newWorld(t, 1)
+	log := w.logs()
 	begun, goOn, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	w.writing = func() { close(begun); <-goOn }
 	go func() {
@@ -626,12 +638,79 @@ func TestHungDiskIsReported(t *testing.T) {
 	if trouble := w.b.DiskTrouble(); !strings.Contains(trouble, "its disk has not answered a write for 6s") {
 		t.Errorf("after 6 s: %q", trouble)
 	}
-	w.b.watch()
+	for range 2 {
+		w.b.watch()
+	}
+	wantLines(t, log, "[ERROR] disk hangs: bucket=world because=\"cannot be written at the moment: its disk has not "+
+		"answered")
 	close(goOn)
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
 	if trouble := w.b.DiskTrouble(); trouble != "" {
 		t.Errorf("afterwards: %q", trouble)
+	}
+	for range 2 {
+		w.b.watch()
+	}
+	wantLines(t, log, "[INFO]  disk answers again: bucket=world")
+}
+
+// TestWhatIsLoggedOfAFullDisk: an almost full disk, one that is not any more, and a large document for which there is
+// no room have a line each.
+func TestWhatIsLoggedOfAFullDisk(t *testing.T) {
+	ws, disk := newSmall(t, 128<<20, 1)
+	w := ws[0]
+	log := w.logs()
+	look := func() {
+		w.now = w.now.Add(lineEvery)
+		w.b.commit.space.look()
+		w.b.watch()
+	}
+	look()
+	wantLines(t, log)
+	room, _ := disk.room("")
+	taken := int64(room.Free) - w.b.commit.space.compactionReserve.Load() - w.b.commit.space.deletionReserve
+	disk.take(taken - MaxValueBytes/2)
+	w.b.commit.space.look()
+	if _, err := w.b.VBucket(0).Apply(Change{Key: []byte("k"), Value: make([]byte, MaxValueBytes)}); !errors.Is(err,
+		ErrTemporary) {
+		t.Fatalf("a large document: %v", err)
+	}
+	look()
+	wantLines(t, log, "[ERROR] disk has no room for a large document, which was refused; make room on the disk: "+
+		"bucket=world bytes=")
+	look()
+	wantLines(t, log)
+	disk.take(MaxValueBytes)
+	look()
+	wantLines(t, log, "[ERROR] disk is almost full: bucket=world because=")
+	disk.take(-taken)
+	look()
+	wantLines(t, log, "[INFO]  disk is not almost full any more: bucket=world")
+	look()
+	wantLines(t, log)
+}
+
+// logs returns what the bucket logs from now on.
+func (w *world) logs() *bytes.Buffer {
+	log := &bytes.Buffer{}
+	w.b.opts.Logger = hclog.New(&hclog.LoggerOptions{Output: log, DisableTime: true})
+	return log
+}
+
+// wantLines checks how the lines logged since it was last called begin.
+func wantLines(t *testing.T, log *bytes.Buffer, want ...string) {
+	t.Helper()
+	text := log.String()
+	log.Reset()
+	lines := strings.SplitAfter(text, "\n")
+	if lines = lines[:len(lines)-1]; len(lines) != len(want) {
+		t.Fatalf("%d lines, want %d:\n%s", len(lines), len(want), text)
+	}
+	for i, line := range lines {
+		if !strings.HasPrefix(line, want[i]) {
+			t.Errorf("line %d is %swant %s", i, line, want[i])
+		}
 	}
 }
