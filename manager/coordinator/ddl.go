@@ -314,7 +314,8 @@ func (c *Coordinator) findBucket(ctx context.Context, l *term, name string) (*st
 }
 
 // askBucketSoon is like askBucket, and waits up to ProjectorWait for a first projector, or for one to be reachable.
-// If a projector reports a reason why it cannot answer, it does not wait.
+// If a projector reports a reason why it cannot answer, it does not wait, except for a projector that was started anew
+// and has not registered yet.
 func (c *Coordinator) askBucketSoon(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
 	patience, cancel := context.WithTimeout(ctx, c.cfg.Settings.ProjectorWait)
 	defer cancel()
@@ -323,7 +324,7 @@ func (c *Coordinator) askBucketSoon(ctx context.Context, req *wire.BucketRequest
 	for {
 		found, err := c.askBucket(ctx, req)
 		var problem *rpc.Problem
-		if !errors.Is(err, ErrNoProjector) || errors.As(err, &problem) {
+		if !errors.Is(err, ErrNoProjector) || errors.As(err, &problem) && problem.Code != errcode.AnotherProcess {
 			return found, err
 		}
 		select {
@@ -417,7 +418,9 @@ func (c *Coordinator) askBucket(ctx context.Context, req *wire.BucketRequest) (*
 	came := make(chan bucketAnswer, len(all))
 	for _, p := range all {
 		asking.Go(func() {
-			found, err := c.cfg.Projectors.Bucket(ctx, p.Admin, req)
+			own := *req
+			own.Boot = p.BootID // whoever else listens there may belong to another KV cluster
+			found, err := c.cfg.Projectors.Bucket(ctx, p.Admin, &own)
 			came <- bucketAnswer{p.ID, found, err}
 		})
 	}

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -241,6 +242,48 @@ func TestABucketOfAnotherCluster(t *testing.T) {
 		if err := create("nowhere"); !errors.Is(err, core.ErrUnknownBucket) || !strings.Contains(err.Error(), "p2") ||
 			strings.Contains(err.Error(), "p3") {
 			t.Errorf("where p2 cannot be asked: %v", err)
+		}
+	})
+}
+
+// TestAnotherProcessIsNotAskedForABucket checks that a process that listens at the address of a projector, for instance
+// the projector of another cluster, is not taken at its word about a bucket. The registered one is waited for.
+func TestAnotherProcessIsNotAskedForABucket(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.projector("p1")
+		w.indexer("i1")
+		w.until("registration", 5*time.Second, func() bool {
+			s, _ := w.leader().Status()
+			return len(s.Projectors) == 1 && len(s.Indexers) == 1 && s.Step == "active"
+		})
+		w.crash("p1")
+		another := &fakeProjector{id: "p1", foreign: "of-another"}
+		another.fake = fake{w: w, addr: "http://p1", boot: "another"}
+		another.ctx, another.kill = context.WithCancel(w.ctx)
+		defer another.kill()
+		w.mu.Lock()
+		w.projectors[another.addr] = another
+		w.mu.Unlock()
+		create := func() error {
+			_, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: "x", Bucket: "world",
+				IsPrimary: true}})
+			return err
+		}
+		if err := create(); !errors.Is(err, ErrNoProjector) || !strings.Contains(err.Error(), "another") {
+			t.Errorf("while it listens: %v", err)
+		}
+		if b := w.log.State().Bucket("world"); b != nil {
+			t.Fatalf("it was believed: %+v", b)
+		}
+		w.running.Go(func() {
+			time.Sleep(2 * projectorPause)
+			w.projector("p1")
+		})
+		if err := create(); err != nil {
+			t.Errorf("p1 is started again: %v", err)
+		}
+		if b := w.log.State().Bucket("world"); b == nil || b.UUID != "uuid-1" {
+			t.Errorf("of KV's bucket it has %+v", b)
 		}
 	})
 }

@@ -293,6 +293,9 @@ func (c projectorsOf) Bucket(ctx context.Context, addr string, req *wire.BucketR
 	if err := p.enter(ctx, nil, false); err != nil {
 		return nil, err
 	}
+	if err := wire.MeantFor(req.Boot, p.boot); err != nil {
+		return nil, rpc.AsProblem(err)
+	}
 	if err := p.askKV(ctx, req.Bucket); err != nil {
 		return nil, err
 	}
