@@ -15,7 +15,6 @@ import (
 	"tidemark/kv/access"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/mcbp"
-	"tidemark/kv/seglog"
 	"tidemark/kv/server"
 	"tidemark/kv/store"
 )
@@ -41,6 +40,8 @@ type cluster struct {
 	n     *Node
 	peers *peers
 	wake  chan struct{} // capacity 1: process the map now
+
+	spare *spare
 
 	making chan struct{} // capacity 1: the right to make a revision of the map, from reading the previous one on
 
@@ -72,8 +73,8 @@ type reserved struct {
 
 // openCluster loads the node's map, or creates the first one.
 func openCluster(n *Node) (*cluster, error) {
-	c := &cluster{n: n, peers: newPeers(n.config), wake: make(chan struct{}, 1), making: make(chan struct{}, 1),
-		changed: make(chan struct{}), addresses: n.mapNodes(n.config.Nodes)}
+	c := &cluster{n: n, peers: newPeers(n.config), spare: newSpare(n.config.Dir), wake: make(chan struct{}, 1),
+		making: make(chan struct{}, 1), changed: make(chan struct{}), addresses: n.mapNodes(n.config.Nodes)}
 	specs := n.config.specs()
 	m, stored, err := loadMap(n.config.Dir, specs)
 	if err == nil {
@@ -170,7 +171,7 @@ func (c *cluster) loadPromises(have int64) error {
 
 // promise stores promises on disk, then in memory. The caller holds changing.
 func (c *cluster) promise(all clustermap.Promises) error {
-	if err := seglog.WriteJSON(filepath.Join(c.n.config.Dir, promisesName), all); err != nil {
+	if err := c.spare.write(promisesName, all); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -186,9 +187,7 @@ func (c *cluster) promised() clustermap.Promises {
 	return c.promises
 }
 
-func (c *cluster) store(m clustermap.Map) error {
-	return seglog.WriteJSON(filepath.Join(c.n.config.Dir, mapName), m)
-}
+func (c *cluster) store(m clustermap.Map) error { return c.spare.write(mapName, m) }
 
 // publish makes a map visible to clients.
 func (c *cluster) publish(m clustermap.Map) error {
@@ -558,6 +557,7 @@ func (c *cluster) Run(ctx context.Context) error {
 		c.waits(missing, true)
 		c.apply()
 		c.clean()
+		c.spare.refill(c.n.config.Now())
 		if c.lead(ctx, missing) {
 			pause = 0
 		}
@@ -672,5 +672,5 @@ func (c *cluster) reserve(m clustermap.Map) (clustermap.Map, error) {
 	if r.RevEpoch == m.RevEpoch {
 		m.Rev = max(m.Rev, r.Rev+1)
 	}
-	return m, seglog.WriteJSON(path, reserved{RevEpoch: m.RevEpoch, Rev: m.Rev})
+	return m, c.spare.write(reservedName, reserved{RevEpoch: m.RevEpoch, Rev: m.Rev})
 }
