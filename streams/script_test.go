@@ -133,7 +133,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "adopt":
 		streams := map[index.ProjectorID][]line{"p1": nil, "p2": nil}
 		var unanswered []index.ProjectorID
-		if p, ok := args["unheard"]; ok {
+		if p, ok := args["unreported"]; ok {
 			unanswered = []index.ProjectorID{index.ProjectorID(p)}
 			delete(streams, unanswered[0])
 		}

@@ -261,7 +261,7 @@ func TestDrop(t *testing.T) {
 		}
 		w.until("gone although a host is away", 2*time.Second, func() bool { return w.log.State().Index(b.ID) == nil })
 		back := w.indexer("i2")
-		w.until("told", 5*time.Second, func() bool {
+		w.until("without the definition", 5*time.Second, func() bool {
 			back.mu.Lock()
 			defer back.mu.Unlock()
 			return back.defs != nil && !slices.ContainsFunc(back.defs.Indexes,

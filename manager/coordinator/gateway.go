@@ -56,7 +56,7 @@ func newGateway(cfg Config, self wire.Leader, log hclog.Logger) *Gateway {
 		receivers: map[core.Receiver]*receiver{}}
 }
 
-// Do carries out an effect that does not block. It does not handle Tell and Propose, for which there are Send and
+// Do carries out an effect that does not block. It does not handle Send and Propose, for which there are Send and
 // Propose, nor those of the driver, such as Wake and Anew.
 func (g *Gateway) Do(e core.Effect) {
 	switch e := e.(type) {
@@ -148,14 +148,14 @@ func (g *Gateway) holds(body statecontext.Body) bool {
 
 // Send sends a message to a receiver, waits for the answer, and returns the input for the Leader; nil if there is
 // none.
-func (g *Gateway) Send(ctx context.Context, t core.Tell) core.Input {
+func (g *Gateway) Send(ctx context.Context, t core.Send) core.Input {
 	r := g.receiver(t.To)
 	if r == nil {
 		return nil
 	}
 	switch m := t.Message.(type) {
-	case core.Greet:
-		return g.greet(ctx, r, m)
+	case core.Hello:
+		return g.sendHello(ctx, r, m)
 	case core.Push:
 		return g.push(ctx, r, m)
 	case core.Probe:
@@ -182,17 +182,17 @@ func (g *Gateway) Send(ctx context.Context, t core.Tell) core.Input {
 	return nil
 }
 
-func (g *Gateway) greet(ctx context.Context, r *receiver, m core.Greet) core.Input {
+func (g *Gateway) sendHello(ctx context.Context, r *receiver, m core.Hello) core.Input {
 	if r.Projector {
 		a, err := fenced(ctx, r, func(f wire.Fence) (*wire.ProjectorHello, error) {
 			return g.cfg.Projectors.Hello(ctx, r.Addr, g.hello(f))
 		})
-		return &core.ProjectorGreeted{Greet: m, From: r.To, Answer: a, Err: err}
+		return &core.ProjectorHelloAnswered{Hello: m, From: r.To, Answer: a, Err: err}
 	}
 	a, err := fenced(ctx, r, func(f wire.Fence) (*wire.IndexerHello, error) {
 		return g.cfg.Indexers.Hello(ctx, r.Addr, g.hello(f))
 	})
-	return &core.IndexerGreeted{Greet: m, From: r.To, Answer: a, Err: err}
+	return &core.IndexerHelloAnswered{Hello: m, From: r.To, Answer: a, Err: err}
 }
 
 func (g *Gateway) hello(f wire.Fence) *wire.HelloRequest {

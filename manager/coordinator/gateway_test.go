@@ -93,7 +93,7 @@ func TestNothingIsAcknowledgedByAnother(t *testing.T) {
 		message core.Message
 		ok      func(core.Input) bool
 	}{
-		{1, core.Greet{}, func(in core.Input) bool { return refused(in.(*core.ProjectorGreeted).Err) }},
+		{1, core.Hello{}, func(in core.Input) bool { return refused(in.(*core.ProjectorHelloAnswered).Err) }},
 		{1, core.Push{}, func(in core.Input) bool { return refused(in.(*core.Handed).Err) }},
 		{1, core.Probe{}, func(in core.Input) bool { return !in.(*core.Probed).Refused }},
 		{1, core.AskLogs{}, func(in core.Input) bool { return refused(in.(*core.LogsFetched).Err) }},
@@ -107,7 +107,7 @@ func TestNothingIsAcknowledgedByAnother(t *testing.T) {
 			return refused(a.Err) && !a.Unknown && a.Found == nil
 		}},
 		{1, core.AskSync{}, func(in core.Input) bool { return refused(in.(*core.Synced).Err) }},
-		{2, core.Greet{}, func(in core.Input) bool { return refused(in.(*core.IndexerGreeted).Err) }},
+		{2, core.Hello{}, func(in core.Input) bool { return refused(in.(*core.IndexerHelloAnswered).Err) }},
 		{2, core.Push{}, func(in core.Input) bool { return refused(in.(*core.Handed).Err) }},
 		{2, core.Poll{}, none},
 		{2, core.PublishStable{Newest: []wire.BucketStability{{Bucket: "b"}}}, none},
@@ -117,7 +117,7 @@ func TestNothingIsAcknowledgedByAnother(t *testing.T) {
 		}},
 	} {
 		calls = nil
-		if in := g.Send(t.Context(), core.Tell{To: c.to, Message: c.message}); !c.ok(in) {
+		if in := g.Send(t.Context(), core.Send{To: c.to, Message: c.message}); !c.ok(in) {
 			t.Errorf("%T, refused by another process, gives %+v", c.message, in)
 		}
 		if len(slices.Compact(calls)) != 1 {

@@ -31,7 +31,7 @@ func newLane(workers int) *lane {
 	return q
 }
 
-func (q *lane) put(t core.Tell) {
+func (q *lane) put(t core.Send) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.queue.Put(t)
@@ -46,7 +46,7 @@ func (q *lane) wakeOne() {
 	}
 }
 
-func (q *lane) take() (core.Tell, bool) {
+func (q *lane) take() (core.Send, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	t, ok := q.queue.Take()
@@ -56,7 +56,7 @@ func (q *lane) take() (core.Tell, bool) {
 	return t, ok
 }
 
-func (q *lane) done(t core.Tell) {
+func (q *lane) done(t core.Send) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.queue.Done(t)
@@ -67,16 +67,16 @@ func (q *lane) done(t core.Tell) {
 
 // send sends a message. In a lane with several workers it returns after firstTry although the message is still being
 // sent, as soon as there is room in hanging. begin starts a goroutine.
-func (q *lane) send(t core.Tell, say func(core.Tell), begin func(func())) {
+func (q *lane) send(t core.Send, deliver func(core.Send), begin func(func())) {
 	if q.hanging == nil {
-		say(t)
+		deliver(t)
 		q.done(t)
 		return
 	}
 	over := make(chan struct{})
 	begin(func() {
 		defer close(over)
-		say(t)
+		deliver(t)
 		q.done(t)
 	})
 	first := time.NewTimer(firstTry)
@@ -97,7 +97,7 @@ func (q *lane) send(t core.Tell, say func(core.Tell), begin func(func())) {
 }
 
 // run sends the queued messages until ctx ends. begin starts goroutines for send.
-func (q *lane) run(ctx context.Context, say func(core.Tell), begin func(func())) {
+func (q *lane) run(ctx context.Context, deliver func(core.Send), begin func(func())) {
 	for {
 		for {
 			if ctx.Err() != nil {
@@ -107,7 +107,7 @@ func (q *lane) run(ctx context.Context, say func(core.Tell), begin func(func()))
 			if !ok {
 				break
 			}
-			q.send(t, say, begin)
+			q.send(t, deliver, begin)
 		}
 		select {
 		case <-ctx.Done():

@@ -72,7 +72,7 @@ func TestOrphans(t *testing.T) {
 			t.Fatalf("in a restore: %v", a)
 		}
 		propose(&statecontext.AbortRestore{ID: "r"})
-		w.until("told", 5*time.Second, func() bool { return len(asked()) > 0 })
+		w.until("commanded", 5*time.Second, func() bool { return len(asked()) > 0 })
 		if a, want := asked()[0], []wire.OrphanRef{{Copy: 900, Index: 77}, {Copy: other, Index: o.ID}}; !slices.Equal(a,
 			want) {
 			t.Errorf("commanded to drop %v, want %v", a, want)

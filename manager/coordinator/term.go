@@ -134,7 +134,7 @@ func (t *term) carryOut(effects []core.Effect) (anew bool) {
 		case core.Close:
 			t.close(e.To)
 			t.gate.Do(e)
-		case core.Tell:
+		case core.Send:
 			if r := t.lanes[e.To]; r != nil {
 				r.of[e.Lane].put(e)
 			}
@@ -177,8 +177,8 @@ func (t *term) open(o core.Open) {
 		r.of[name] = q
 		for range workers {
 			t.begin(func() {
-				q.run(ctx, func(say core.Tell) {
-					if in := t.gate.Send(ctx, say); in != nil {
+				q.run(ctx, func(m core.Send) {
+					if in := t.gate.Send(ctx, m); in != nil {
 						_ = t.post(ctx, in) // else the receiver is closed
 					}
 				}, t.begin)

@@ -57,7 +57,7 @@ func (t *term) carryOut(effects []core.Effect) {
 			}
 		case core.Close:
 			t.close(e.To)
-		case core.Tell:
+		case core.Send:
 			for _, q := range t.lanes {
 				if q.to.To == e.To && q.name == e.Lane {
 					q.queue.Put(e)

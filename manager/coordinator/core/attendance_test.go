@@ -92,9 +92,9 @@ func (s *terms) carryOut(effects []Effect) {
 		switch e := e.(type) {
 		case Show:
 			s.shown = e.Status
-		case Tell:
-			if g, is := e.Message.(Greet); is {
-				in := &IndexerGreeted{Greet: g, From: e.To, Err: errors.New("no answer")}
+		case Send:
+			if g, is := e.Message.(Hello); is {
+				in := &IndexerHelloAnswered{Hello: g, From: e.To, Err: errors.New("no answer")}
 				if s.there[g.Node] {
 					in.Err, in.Answer = nil, &wire.IndexerHello{Report: *s.report(g.Node)}
 				}

@@ -75,13 +75,13 @@ func (l *lives) backfillOf(s *statecontext.Bucket, builds []*statecontext.Index)
 				continue
 			}
 			asked = append(asked, c.Node)
-			told, known := n.backfillOf(s)
+			reported, known := n.backfillOf(s)
 			if !known {
 				return v, false
 			}
 			if v.Len() == 0 {
-				v = told.Clone()
-			} else if err := v.Min(told); err != nil {
+				v = reported.Clone()
+			} else if err := v.Min(reported); err != nil {
 				return v, false
 			}
 		}

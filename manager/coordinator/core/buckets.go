@@ -199,7 +199,7 @@ func (l *ledgers) adopt(b *bucket) {
 	if s := l.now.state.Bucket(b.name); s != nil {
 		b.ledger.SetRollback(l.nowMS, s.Rollback != nil)
 	}
-	b.ledger.Adopt(l.nowMS, running, minimum, l.unheard())
+	b.ledger.Adopt(l.nowMS, running, minimum, l.unreported())
 	b.due = true
 	for id, p := range l.components.projectors {
 		if s, ok := p.running[b.name]; ok {
@@ -211,11 +211,11 @@ func (l *ledgers) adopt(b *bucket) {
 	}
 }
 
-// unheard returns the live projectors that have not yet reported their streams to this leader, ascending: their
+// unreported returns the live projectors that have not yet reported their streams to this leader, ascending: their
 // streams are unknown, not absent. A projector that is silent for Settings.OfflineAfter of this term is not alive,
-// and none counts for longer than unheardMost.
-func (l *ledgers) unheard() (ids []index.ProjectorID) {
-	if l.nowMS-l.startedMS >= unheardMost {
+// and none counts for longer than maxUnreported.
+func (l *ledgers) unreported() (ids []index.ProjectorID) {
+	if l.nowMS-l.startedMS >= maxUnreported {
 		return nil
 	}
 	for _, id := range l.components.alive {
@@ -226,9 +226,9 @@ func (l *ledgers) unheard() (ids []index.ProjectorID) {
 	return ids
 }
 
-// unheardMost limits how long a leader waits for the streams of a projector that reports but does not answer its
+// maxUnreported limits how long a leader waits for the streams of a projector that reports but does not answer its
 // hello.
-const unheardMost = 30_000 // ms
+const maxUnreported = 30_000 // ms
 
 // refresh takes over the bucket's replicated state.
 func (l *ledgers) refresh(b *bucket, s *statecontext.Bucket) {

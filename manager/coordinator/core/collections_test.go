@@ -102,7 +102,7 @@ func TestProjectorsAreAskedForBucketsInTurn(t *testing.T) {
 		l.effects = l.effects[:0]
 		l.ledgers.checkBuckets()
 		for _, e := range l.effects {
-			if sent, is := e.(Tell); is {
+			if sent, is := e.(Send); is {
 				if c, is := sent.Message.(CheckBucket); is {
 					asked[c.Projector]++
 				}

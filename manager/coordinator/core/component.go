@@ -85,10 +85,10 @@ func (l *scene) unreached(c *component, err error) {
 		"addr", c.addr, "error", err)
 }
 
-// greetedBy takes the answer to a component's hello, and reports whether the component itself has answered. Another
+// takeHello takes the answer to a component's hello, and reports whether the component itself has answered. Another
 // process at its address refuses the hello; one of an older version answers, under a boot id of its own. Neither is a
-// sign of the component's life: nothing is sent to that process, and the component is greeted again.
-func (l *scene) greetedBy(c *component, boot string, err error, what, id string) bool {
+// sign of the component's life: nothing is sent to that process, and the leader sends the component another hello.
+func (l *scene) takeHello(c *component, boot string, err error, what, id string) bool {
 	if err == nil && boot == c.boot {
 		c.retry.Succeeded(0)
 		c.hello, c.replaced = true, false

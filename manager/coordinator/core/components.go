@@ -10,7 +10,7 @@ import (
 	"tidemark/wire"
 )
 
-// membership tracks the registered components: it greets them, pushes definitions and detects silence.
+// membership tracks the registered components: it sends them hellos, pushes definitions and detects silence.
 type membership struct {
 	*scene
 	ledgers *ledgers
@@ -89,9 +89,10 @@ func (l *membership) open(o Open) component {
 	return component{addr: o.Addr, boot: o.Boot, receiver: o.To, contact: contact{seenMS: l.nowMS}}
 }
 
-// displace greets components again at whose address another one has registered: from now on another process answers
-// there, which refuses what is meant for them, or, if it is of an older version, accepts it. That one may have accepted
-// definitions already: what a component works with is certain again when it has answered the hello itself.
+// displace makes the leader send a hello again to the components at whose address another one has registered: from now
+// on another process answers there, which refuses what is meant for them, or, if it is of an older version, accepts it.
+// It may have accepted definitions already: which definitions a component has is known again only when the component
+// itself has answered the hello.
 func (l *membership) displace(addr string) {
 	again := func(c *component) {
 		if c.addr == addr && c.hello {
@@ -121,8 +122,8 @@ func (l *membership) opened(r Receiver) *component {
 	return nil
 }
 
-// greet sends a hello to a component that has not answered one, if a retry is due.
-func (l *membership) greet(c *component, hello Greet) {
+// sendHello sends a hello to a component that has not answered one, if a retry is due.
+func (l *membership) sendHello(c *component, hello Hello) {
 	if !c.hello && c.retry.Ready(l.nowMS) {
 		c.retry.Begin()
 		l.send(c, Control, "hello", hello)
@@ -132,10 +133,10 @@ func (l *membership) greet(c *component, hello Greet) {
 // watch detects silence, and resends hellos and definitions when they are due.
 func (l *membership) watch() {
 	for _, p := range l.components.projectors {
-		l.greet(&p.component, Greet{Projector: p.id})
+		l.sendHello(&p.component, Hello{Projector: p.id})
 	}
 	for _, n := range l.components.indexers {
-		l.greet(&n.component, Greet{Node: n.node})
+		l.sendHello(&n.component, Hello{Node: n.node})
 		if l.active && n.hello && n.drops.Ready(l.nowMS) {
 			l.dropOrphans(n)
 		}
@@ -145,7 +146,7 @@ func (l *membership) watch() {
 	}
 	l.pushDefinitions()
 	if l.active {
-		l.tellLedgers()
+		l.updateLedgers()
 	}
 }
 
@@ -179,11 +180,11 @@ func (l *membership) pause(nowMS int64) (ms int64) {
 	return ms
 }
 
-// tellLedgers passes the live projectors and participants to the ledgers, and, after unheardMost, that no projector's
-// streams are unknown any more.
-func (l *membership) tellLedgers() {
+// updateLedgers passes the live projectors and participants to the ledgers, and, after maxUnreported, that no
+// projector's streams are unknown any more.
+func (l *membership) updateLedgers() {
 	l.watchProjectors()
-	if !l.components.waited && l.nowMS-l.startedMS >= unheardMost {
+	if !l.components.waited && l.nowMS-l.startedMS >= maxUnreported {
 		l.components.waited = true
 		for id := range l.components.projectors {
 			l.spoke(id)

@@ -46,11 +46,11 @@ func (l *differences) step() {
 		return
 	}
 	l.atMS = l.nowMS
-	left, told := differAtOnce, refused{}
+	left, keep := differAtOnce, refused{}
 	propose := func(c *statecontext.NoteDifference) {
 		r, was := l.refused[c.Copy]
 		if was {
-			told[c.Copy] = r
+			keep[c.Copy] = r
 		}
 		if left > 0 && l.nowMS >= r.nextMS && l.propose(differenceKey(c.Copy), c, l.noted(c)) {
 			left--
@@ -59,7 +59,7 @@ func (l *differences) step() {
 	// Copies that are right again come first: room in the state and the number of proposals are both limited.
 	known := l.noteRight(propose)
 	out := l.noteWrong(known, propose)
-	l.refused = told // rejections of other copies no longer matter
+	l.refused = keep // rejections of other copies no longer matter
 	if out > 0 != l.out {
 		if l.out = out > 0; out > 0 {
 			l.log.Warn("more copies differ from the KV data than are remembered: watchers get no events of the others until "+

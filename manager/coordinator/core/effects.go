@@ -29,10 +29,10 @@ type (
 	}
 	// Close closes a receiver: nothing more is sent to it.
 	Close struct{ To Receiver }
-	// Tell sends a message to a receiver through one of its lanes. The answer, or the failure, comes back as an input. A
-	// Tell replaces a waiting one with the same key. Messages with the key "" are never replaced, but starts of streams
+	// Send sends a message to a receiver through one of its lanes. The answer, or the failure, comes back as an input. A
+	// Send replaces a waiting one with the same key. Messages with the key "" are never replaced, but starts of streams
 	// that still wait are removed if the same vbuckets are started anew.
-	Tell struct {
+	Send struct {
 		To      Receiver
 		Lane    Lane
 		Key     string
@@ -79,7 +79,7 @@ type (
 
 func (Open) effect()       {}
 func (Close) effect()      {}
-func (Tell) effect()       {}
+func (Send) effect()       {}
 func (Propose) effect()    {}
 func (BeginSplit) effect() {}
 func (PlanRepair) effect() {}
@@ -118,13 +118,13 @@ func (o Open) Lanes() []Lane {
 	return []Lane{Control, Commands, Publish}
 }
 
-// Message is the content of a Tell: one of the types below. gateway.go sends them.
+// Message is the content of a Send: one of the types below. gateway.go sends them.
 type Message interface{ message() }
 
 // Messages to both kinds of component.
 type (
-	// Greet asks a component for its full report; ProjectorGreeted or IndexerGreeted is the answer.
-	Greet struct {
+	// Hello asks a component for its full report; ProjectorHelloAnswered or IndexerHelloAnswered is the answer.
+	Hello struct {
 		Projector index.ProjectorID
 		Node      index.NodeID
 	}
@@ -203,7 +203,7 @@ type (
 	}
 )
 
-func (Greet) message()         {}
+func (Hello) message()         {}
 func (Push) message()          {}
 func (Probe) message()         {}
 func (AskLogs) message()       {}

@@ -140,7 +140,7 @@ func TestProjectorsAskedForABucket(t *testing.T) {
 			s.lead.nowMS, s.lead.effects = s.now.MS, nil
 			s.lead.ledgers.checkBuckets()
 			for _, e := range s.lead.effects {
-				if c, is := e.(Tell).Message.(CheckBucket); is {
+				if c, is := e.(Send).Message.(CheckBucket); is {
 					who = append(who, c.Projector)
 				}
 			}

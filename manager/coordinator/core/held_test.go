@@ -12,7 +12,7 @@ import (
 // the list of held timestamps has one row for it, that of the indexer on which it is placed.
 func TestEachCopyIsListedOnce(t *testing.T) {
 	for _, foreign := range []index.NodeID{1, 2} {
-		g := greeting(t)
+		g := newHelloScene(t)
 		ref := func(number uint64) wire.StabilityRef {
 			return wire.StabilityRef{Bucket: "b", Ref: timestamp.Ref{Number: number}}
 		}

@@ -66,18 +66,18 @@ type (
 	}
 )
 
-// Answers of components: the outcome of a Tell. Err is nil if there is an answer.
+// Answers of components: the outcome of a Send. Err is nil if there is an answer.
 type (
-	// ProjectorGreeted answers Greet.
-	ProjectorGreeted struct {
-		Greet
+	// ProjectorHelloAnswered answers Hello.
+	ProjectorHelloAnswered struct {
+		Hello
 		From   Receiver
 		Answer *wire.ProjectorHello
 		Err    error
 	}
-	// IndexerGreeted answers Greet.
-	IndexerGreeted struct {
-		Greet
+	// IndexerHelloAnswered answers Hello.
+	IndexerHelloAnswered struct {
+		Hello
 		From   Receiver
 		Answer *wire.IndexerHello
 		Err    error
@@ -236,34 +236,34 @@ type Stabilized struct {
 	Err       error
 }
 
-func (Tick) input()               {}
-func (Woken) input()              {}
-func (Changed) input()            {}
-func (Committed) input()          {}
-func (*ProjectorReported) input() {}
-func (*IndexerReported) input()   {}
-func (*Registering) input()       {}
-func (*Registered) input()        {}
-func (*ProjectorGreeted) input()  {}
-func (*IndexerGreeted) input()    {}
-func (*Handed) input()            {}
-func (*Probed) input()            {}
-func (*LogsFetched) input()       {}
-func (*StreamsStarted) input()    {}
-func (*BucketChecked) input()     {}
-func (*Synced) input()            {}
-func (*Polled) input()            {}
-func (*RolledBack) input()        {}
-func (*OrphansDropped) input()    {}
-func (*Proposed) input()          {}
-func (*SplitTried) input()        {}
-func (*RepairPlanned) input()     {}
-func (*Stabilize) input()         {}
-func (*ViewQuery) input()         {}
-func (*CopiesQuery) input()       {}
-func (*ClusterQuery) input()      {}
-func (*LackingQuery) input()      {}
-func (*WholeQuery) input()        {}
-func (*Placing) input()           {}
-func (*Settled) input()           {}
-func (*BuildBegun) input()        {}
+func (Tick) input()                    {}
+func (Woken) input()                   {}
+func (Changed) input()                 {}
+func (Committed) input()               {}
+func (*ProjectorReported) input()      {}
+func (*IndexerReported) input()        {}
+func (*Registering) input()            {}
+func (*Registered) input()             {}
+func (*ProjectorHelloAnswered) input() {}
+func (*IndexerHelloAnswered) input()   {}
+func (*Handed) input()                 {}
+func (*Probed) input()                 {}
+func (*LogsFetched) input()            {}
+func (*StreamsStarted) input()         {}
+func (*BucketChecked) input()          {}
+func (*Synced) input()                 {}
+func (*Polled) input()                 {}
+func (*RolledBack) input()             {}
+func (*OrphansDropped) input()         {}
+func (*Proposed) input()               {}
+func (*SplitTried) input()             {}
+func (*RepairPlanned) input()          {}
+func (*Stabilize) input()              {}
+func (*ViewQuery) input()              {}
+func (*CopiesQuery) input()            {}
+func (*ClusterQuery) input()           {}
+func (*LackingQuery) input()           {}
+func (*WholeQuery) input()             {}
+func (*Placing) input()                {}
+func (*Settled) input()                {}
+func (*BuildBegun) input()             {}

@@ -128,16 +128,16 @@ func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport, hello bool
 	for i := range taken {
 		l.takeBucketReport(n, &taken[i])
 	}
-	for name, told := range n.reports.Buckets { // buckets left out are unchanged, and their indexer is alive
-		if b := l.buckets.byName[name]; b != nil && told.Report.Generation == b.generation {
-			l.takeTold(b, n, told)
+	for name, r := range n.reports.Buckets { // buckets left out are unchanged, and their indexer is alive
+		if b := l.buckets.byName[name]; b != nil && r.Report.Generation == b.generation {
+			l.applyBucketReport(b, n, r)
 		}
 	}
 	return n.full
 }
 
-// takeTold applies an indexer's newest report of a bucket, which may be an earlier one.
-func (l *intake) takeTold(b *bucket, n *indexer, r *wire.ReportedBucket) {
+// applyBucketReport applies an indexer's newest report of a bucket, which may be an earlier one.
+func (l *intake) applyBucketReport(b *bucket, n *indexer, r *wire.ReportedBucket) {
 	nb := n.bucket(b.name)
 	l.promotion.reportStability(b, n, nb, &r.Report)
 	// near its limit an indexer applies data ahead of stability timestamps to make room
@@ -209,7 +209,7 @@ const judgePart = 20
 
 // judgeLate passes to the ledger all streams that an indexer accepts if the ledger has changed since it last did, or
 // waits for the indexer.
-func (l *intake) judgeLate(b *bucket, n *indexer, nb *nodeBucket, told *wire.ReportedBucket) {
+func (l *intake) judgeLate(b *bucket, n *indexer, nb *nodeBucket, r *wire.ReportedBucket) {
 	if nb.judgedBy == b.ledger {
 		if nb.settled && nb.judgedAt == b.ledger.Changes() {
 			return
@@ -220,12 +220,12 @@ func (l *intake) judgeLate(b *bucket, n *indexer, nb *nodeBucket, told *wire.Rep
 		}
 	}
 	nb.judgedBy, nb.judgedAt, nb.judgedMS = b.ledger, b.ledger.Changes(), l.nowMS
-	a := told.Accepted()
+	a := r.Accepted()
 	nb.settled = l.judge(b, n, &a)
 }
 
-// projectorGreeted takes the answer to a hello.
-func (l *intake) projectorGreeted(h *ProjectorGreeted) {
+// projectorHello takes the answer to a hello.
+func (l *intake) projectorHello(h *ProjectorHelloAnswered) {
 	p := l.components.projectors[h.Projector]
 	if p == nil || p.receiver != h.From {
 		return // the projector has registered again meanwhile
@@ -237,7 +237,7 @@ func (l *intake) projectorGreeted(h *ProjectorGreeted) {
 	if h.Err == nil || isAnothers(h.Err) {
 		defer l.membership.spoke(p.id)
 	}
-	if !l.greetedBy(&p.component, r.BootID, h.Err, "projector", string(p.id)) {
+	if !l.takeHello(&p.component, r.BootID, h.Err, "projector", string(p.id)) {
 		return
 	}
 	l.takeProjectorReport(p, r, true)
@@ -252,8 +252,8 @@ func (l *intake) projectorGreeted(h *ProjectorGreeted) {
 	}
 }
 
-// indexerGreeted takes the answer to a hello.
-func (l *intake) indexerGreeted(h *IndexerGreeted) {
+// indexerHello takes the answer to a hello.
+func (l *intake) indexerHello(h *IndexerHelloAnswered) {
 	n := l.components.indexers[h.Node]
 	if n == nil || n.receiver != h.From {
 		return
@@ -262,7 +262,7 @@ func (l *intake) indexerGreeted(h *IndexerGreeted) {
 	if h.Err == nil {
 		r = &h.Answer.Report
 	}
-	if !l.greetedBy(&n.component, r.BootID, h.Err, "indexer", n.name) {
+	if !l.takeHello(&n.component, r.BootID, h.Err, "indexer", n.name) {
 		return
 	}
 	n.minimum = map[string][]index.Incarnation{}

@@ -13,9 +13,9 @@ import (
 	"tidemark/wire"
 )
 
-// greeted is a new leader of one index on one indexer and two projectors, all of which it has sent a hello. The test
-// decides when answers arrive.
-type greeted struct {
+// helloScene is a new leader of one index on one indexer and two projectors, to all of which it has sent a hello. The
+// test decides when answers arrive.
+type helloScene struct {
 	t    *testing.T
 	now  Now
 	lead *Leader
@@ -23,7 +23,7 @@ type greeted struct {
 	at   Receiver                       // the indexer's receiver
 }
 
-func greeting(t *testing.T) *greeted {
+func newHelloScene(t *testing.T) *helloScene {
 	a := &applied{t: t, state: statecontext.New()}
 	a.do(&statecontext.LeaderStarted{Term: 1, Manager: statecontext.Manager{ID: "m1", Name: "m1", REST: "http://m1"}})
 	a.do(&statecontext.BootstrapCluster{ClusterID: "c", Epoch: 1, FormatLevel: statecontext.FormatLevel})
@@ -42,23 +42,23 @@ func greeting(t *testing.T) *greeted {
 		id = x.Definition.ID
 	}
 	a.do(&statecontext.SetIndexState{ID: id, From: index.Pending, To: index.Backfill})
-	g := &greeted{t: t, now: Now{MS: 1_000_000, WallMS: 7_000_000, StateMS: 1000, State: a.state},
+	g := &helloScene{t: t, now: Now{MS: 1_000_000, WallMS: 7_000_000, StateMS: 1000, State: a.state},
 		to: map[index.ProjectorID]Receiver{}}
 	l, effects := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 1}, hclog.NewNullLogger(), g.now)
 	g.lead = l
 	g.look(effects)
 	g.step(Tick{})
 	if len(g.to) != 2 {
-		t.Fatalf("%d projectors were said hello, want 2", len(g.to))
+		t.Fatalf("a hello was sent to %d projectors, want 2", len(g.to))
 	}
 	return g
 }
 
-func (g *greeted) look(effects []Effect) {
+func (g *helloScene) look(effects []Effect) {
 	for _, e := range effects {
 		switch e := e.(type) {
-		case Tell:
-			if m, is := e.Message.(Greet); is && m.Projector != "" {
+		case Send:
+			if m, is := e.Message.(Hello); is && m.Projector != "" {
 				g.to[m.Projector] = e.To
 			} else if is {
 				g.at = e.To
@@ -69,7 +69,7 @@ func (g *greeted) look(effects []Effect) {
 	}
 }
 
-func (g *greeted) step(in Input) { g.look(g.lead.Step(g.now, in)) }
+func (g *helloScene) step(in Input) { g.look(g.lead.Step(g.now, in)) }
 
 // stream returns a report of the stream of vbucket 0.
 func stream(full bool, complete uint64, ended bool) []wire.StreamStates {
@@ -79,13 +79,13 @@ func stream(full bool, complete uint64, ended bool) []wire.StreamStates {
 }
 
 // hello delivers a projector's answer to the hello.
-func (g *greeted) hello(id index.ProjectorID, number uint64, says []wire.StreamStates) {
-	g.step(&ProjectorGreeted{Greet: Greet{Projector: id}, From: g.to[id], Answer: &wire.ProjectorHello{
+func (g *helloScene) hello(id index.ProjectorID, number uint64, says []wire.StreamStates) {
+	g.step(&ProjectorHelloAnswered{Hello: Hello{Projector: id}, From: g.to[id], Answer: &wire.ProjectorHello{
 		Report: wire.ProjectorReport{ID: id, BootID: "boot", Sequence: number, Buckets: says}}})
 }
 
 // report delivers a report of p1; full: the reply asks for a full report.
-func (g *greeted) report(base, number uint64, says []wire.StreamStates) (full bool) {
+func (g *helloScene) report(base, number uint64, says []wire.StreamStates) (full bool) {
 	g.t.Helper()
 	r := &ProjectorReported{Report: &wire.ProjectorReport{ID: "p1", BootID: "boot", Base: base, Sequence: number,
 		Buckets: says}, Reply: make(chan *wire.ReportReply, 1)}
@@ -98,11 +98,11 @@ func (g *greeted) report(base, number uint64, says []wire.StreamStates) (full bo
 }
 
 // helloIndexer and reportIndexer do the same for the indexer, with the timestamp that its copy holds.
-func (g *greeted) helloIndexer(number, held uint64) {
-	g.step(&IndexerGreeted{From: g.at, Answer: &wire.IndexerHello{Report: *holding(0, number, held)}})
+func (g *helloScene) helloIndexer(number, held uint64) {
+	g.step(&IndexerHelloAnswered{From: g.at, Answer: &wire.IndexerHello{Report: *holding(0, number, held)}})
 }
 
-func (g *greeted) reportIndexer(base, number, held uint64) (full bool) {
+func (g *helloScene) reportIndexer(base, number, held uint64) (full bool) {
 	g.t.Helper()
 	r := &IndexerReported{Report: holding(base, number, held), Reply: make(chan *wire.ReportReply, 1)}
 	g.step(r)
@@ -118,14 +118,14 @@ func holding(base, number, held uint64) *wire.IndexerReport {
 	return r
 }
 
-func (g *greeted) held() uint64 { return g.lead.components.indexers[0].copies[1].Held.Number }
+func (g *helloScene) held() uint64 { return g.lead.components.indexers[0].copies[1].Held.Number }
 
-func (g *greeted) state() streams.State { return g.lead.buckets.byName["b"].ledger.At(0).State }
+func (g *helloScene) state() streams.State { return g.lead.buckets.byName["b"].ledger.At(0).State }
 
 // TestReportBetweenHelloAndActivation checks that a report between a projector's hello and the leader's activation is
 // not lost: a stream that has ended must not count as running until the next full report.
 func TestReportBetweenHelloAndActivation(t *testing.T) {
-	g := greeting(t)
+	g := newHelloScene(t)
 	g.helloIndexer(1, 0)
 	g.hello("p1", 5, stream(true, 10, false))
 	if !g.report(4, 6, nil) {
@@ -155,7 +155,7 @@ func TestReportBetweenHelloAndActivation(t *testing.T) {
 // hello's state is never taken as the base of a report of changes.
 func TestHelloOutOfOrder(t *testing.T) {
 	t.Run("a projector's comes behind everything", func(t *testing.T) {
-		g := greeting(t)
+		g := newHelloScene(t)
 		g.helloIndexer(1, 0)
 		g.hello("p2", 1, nil)
 		g.report(0, 6, stream(true, 20, false))
@@ -178,7 +178,7 @@ func TestHelloOutOfOrder(t *testing.T) {
 		}
 	})
 	t.Run("a projector's comes behind a change", func(t *testing.T) {
-		g := greeting(t)
+		g := newHelloScene(t)
 		if !g.report(4, 6, nil) {
 			t.Error("a change to an unknown report was taken")
 		}
@@ -191,7 +191,7 @@ func TestHelloOutOfOrder(t *testing.T) {
 		}
 	})
 	t.Run("a projector's overtakes a report", func(t *testing.T) {
-		g := greeting(t)
+		g := newHelloScene(t)
 		g.hello("p1", 7, stream(true, 10, false))
 		if !g.report(0, 6, stream(true, 5, false)) {
 			t.Error("a report that was not taken counts as what is known")
@@ -203,7 +203,7 @@ func TestHelloOutOfOrder(t *testing.T) {
 		}
 	})
 	t.Run("an indexer's comes behind everything", func(t *testing.T) {
-		g := greeting(t)
+		g := newHelloScene(t)
 		g.reportIndexer(0, 6, 30)
 		g.helloIndexer(5, 20)
 		if g.held() != 30 {
@@ -214,7 +214,7 @@ func TestHelloOutOfOrder(t *testing.T) {
 		}
 	})
 	t.Run("an indexer's overtakes a report", func(t *testing.T) {
-		g := greeting(t)
+		g := newHelloScene(t)
 		g.helloIndexer(7, 30)
 		if !g.reportIndexer(0, 6, 20) || g.held() != 30 {
 			t.Errorf("a report that was not taken counts as what is known: timestamp %d", g.held())
@@ -224,7 +224,7 @@ func TestHelloOutOfOrder(t *testing.T) {
 		}
 	})
 	t.Run("an indexer's comes behind a change", func(t *testing.T) {
-		g := greeting(t)
+		g := newHelloScene(t)
 		if !g.reportIndexer(4, 6, 30) {
 			t.Error("a change to an unknown report was taken")
 		}

@@ -85,7 +85,7 @@ func TestLeadersOwnPauseInARepair(t *testing.T) {
 	s := newAsked(t)
 	asked := func() (positions, logs bool) {
 		for _, e := range s.lead.Step(s.now, Tick{}) {
-			sent, _ := e.(Tell)
+			sent, _ := e.(Send)
 			_, poll := sent.Message.(Poll)
 			ask, is := sent.Message.(AskLogs)
 			positions, logs = positions || poll, logs || is && ask.For.Kind == ForStreams

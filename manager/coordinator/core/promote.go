@@ -25,12 +25,12 @@ type promotion struct {
 }
 
 // reportStability passes to the decider what an indexer has acknowledged and holds.
-func (l *promotion) reportStability(b *bucket, n *indexer, nb *nodeBucket, told *wire.BucketReport) {
-	h := &told.Heartbeat
+func (l *promotion) reportStability(b *bucket, n *indexer, nb *nodeBucket, r *wire.BucketReport) {
+	h := &r.Heartbeat
 	// This also covers timestamps that were sent by the previous leader. The same vector under another number is another
 	// timestamp: a recovery skips numbers.
 	if h.LastStability == b.stable.Hash && (h.LastNumber == b.stable.Number || h.LastNumber == 0) && b.stable.Number > 0 &&
-		told.RollbackID == b.stable.RollbackID {
+		r.RollbackID == b.stable.RollbackID {
 		nb.acked, nb.written = b.stable.Ref, b.stable.Ref
 	}
 	fill := 0
@@ -38,7 +38,7 @@ func (l *promotion) reportStability(b *bucket, n *indexer, nb *nodeBucket, told 
 		fill = int(min(h.MutationQueue*1000/h.QueueLimit, 1000))
 	}
 	b.stab.Report(n.node, l.nowMS, stability.Report{BootID: n.boot, Active: slices.Contains(b.fed, n.node),
-		RollbackID: told.RollbackID,
+		RollbackID: r.RollbackID,
 		Acked:      nb.acked, HW: h.HW, Absent: nb.absent.vbuckets(), Fill: fill})
 }
 

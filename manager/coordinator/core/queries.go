@@ -52,15 +52,15 @@ func (l *scene) Participants(bucket string) []stability.Participant {
 
 // reported returns the newest reports of copies.
 func (l *scene) reported(all []partition.Copy) map[index.CopyID]wire.CopyReport {
-	told := make(map[index.CopyID]wire.CopyReport, len(all))
+	reports := make(map[index.CopyID]wire.CopyReport, len(all))
 	for i := range all {
 		if n := l.components.indexers[all[i].Node]; n != nil {
 			if r, ok := n.copies[all[i].ID]; ok {
-				told[r.Copy] = r
+				reports[r.Copy] = r
 			}
 		}
 	}
-	return told
+	return reports
 }
 
 // lackingWithout returns the slices of an index that would have no whole copy without some replicas.

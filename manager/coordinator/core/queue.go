@@ -15,8 +15,8 @@ const LaneLength = 256
 
 // Queue holds the messages that wait in one lane. It is owned by one goroutine at a time.
 type Queue struct {
-	waiting []*Tell
-	keyed   map[string]*Tell // those of waiting that have a key
+	waiting []*Send
+	keyed   map[string]*Send // those of waiting that have a key
 	inHand  map[string]bool  // buckets with a command that was taken and is not done
 }
 
@@ -25,7 +25,7 @@ func (q *Queue) Len() int { return len(q.waiting) }
 
 // Put adds a message. If too many without a key wait, the oldest is dropped: duties are level-triggered and send it
 // again.
-func (q *Queue) Put(t Tell) {
+func (q *Queue) Put(t Send) {
 	if old := q.keyed[t.Key]; old != nil {
 		if p, is := old.Message.(PublishStable); is {
 			t.Message = p.and(t.Message.(PublishStable))
@@ -38,11 +38,11 @@ func (q *Queue) Put(t Tell) {
 	}
 	if t.Key != "" {
 		if q.keyed == nil {
-			q.keyed = map[string]*Tell{}
+			q.keyed = map[string]*Send{}
 		}
 		q.keyed[t.Key] = &t
 	} else if len(q.waiting)-len(q.keyed) >= LaneLength {
-		i := slices.IndexFunc(q.waiting, func(o *Tell) bool { return o.Key == "" })
+		i := slices.IndexFunc(q.waiting, func(o *Send) bool { return o.Key == "" })
 		q.waiting = slices.Delete(q.waiting, i, i+1)
 	}
 	q.waiting = append(q.waiting, &t)
@@ -52,7 +52,7 @@ func (q *Queue) Put(t Tell) {
 // node that does not answer would be waited for once per start.
 func (q *Queue) supersede(by *StartStreams) {
 	var anew map[uint16]bool
-	q.waiting = slices.DeleteFunc(q.waiting, func(t *Tell) bool {
+	q.waiting = slices.DeleteFunc(q.waiting, func(t *Send) bool {
 		old, is := t.Message.(StartStreams)
 		if !is || old.Bucket.Name != by.Bucket.Name {
 			return false
@@ -77,10 +77,10 @@ func (q *Queue) supersede(by *StartStreams) {
 
 // Take removes the oldest message, skipping commands of a bucket whose previous command is not done: these stay in
 // order. The caller must pass the message to Done when it is answered or has failed.
-func (q *Queue) Take() (Tell, bool) {
-	i := slices.IndexFunc(q.waiting, func(t *Tell) bool { return !q.inHand[commanded(t.Message)] })
+func (q *Queue) Take() (Send, bool) {
+	i := slices.IndexFunc(q.waiting, func(t *Send) bool { return !q.inHand[commanded(t.Message)] })
 	if i < 0 {
-		return Tell{}, false
+		return Send{}, false
 	}
 	t := *q.waiting[i]
 	q.waiting = slices.Delete(q.waiting, i, i+1)
@@ -95,7 +95,7 @@ func (q *Queue) Take() (Tell, bool) {
 }
 
 // Done marks a taken message as answered or failed.
-func (q *Queue) Done(t Tell) { delete(q.inHand, commanded(t.Message)) }
+func (q *Queue) Done(t Send) { delete(q.inHand, commanded(t.Message)) }
 
 // commanded returns the bucket of a command, and "" for other messages, which wait for nothing before them.
 func commanded(m Message) string {

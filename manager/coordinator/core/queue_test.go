@@ -11,24 +11,24 @@ import (
 )
 
 // starting returns a StartStreams message for some vbuckets.
-func starting(bucket string, counter uint64, vbuckets ...uint16) Tell {
+func starting(bucket string, counter uint64, vbuckets ...uint16) Send {
 	s := StartStreams{Bucket: BucketRef{Name: bucket}, Incarnation: index.Incarnation{Counter: counter}}
 	for _, v := range vbuckets {
 		s.Starts = append(s.Starts, streams.Start{VBucket: v})
 	}
-	return Tell{Lane: Commands, Message: s}
+	return Send{Lane: Commands, Message: s}
 }
 
-func polling(bucket string) Tell {
-	return Tell{Lane: Commands, Key: "poll/" + bucket, Message: Poll{Bucket: BucketRef{Name: bucket}}}
+func polling(bucket string) Send {
+	return Send{Lane: Commands, Key: "poll/" + bucket, Message: Poll{Bucket: BucketRef{Name: bucket}}}
 }
 
-func stopping(bucket string) Tell {
-	return Tell{Lane: Commands, Message: StopStreams{Bucket: BucketRef{Name: bucket}}}
+func stopping(bucket string) Send {
+	return Send{Lane: Commands, Message: StopStreams{Bucket: BucketRef{Name: bucket}}}
 }
 
 // words describes a taken message.
-func words(t Tell) string {
+func words(t Send) string {
 	switch m := t.Message.(type) {
 	case StartStreams:
 		s := fmt.Sprint("start ", m.Bucket.Name, " ", m.Incarnation.Counter)
@@ -50,28 +50,28 @@ func words(t Tell) string {
 func TestCommandsWaitForTheirBucketOnly(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		put  []Tell
+		put  []Send
 		do   string // take, or the position of the taken one that is done
 		want string
 	}{
-		{"one bucket in order", []Tell{starting("a", 1, 1), stopping("a"), polling("a")}, "take take 0 take 1 take",
+		{"one bucket in order", []Send{starting("a", 1, 1), stopping("a"), polling("a")}, "take take 0 take 1 take",
 			"start a 1 1, none, stop a, poll a"},
-		{"another one beside it", []Tell{starting("a", 1, 1), starting("a", 2, 2), stopping("b"), starting("b", 1, 1)},
+		{"another one beside it", []Send{starting("a", 1, 1), starting("a", 2, 2), stopping("b"), starting("b", 1, 1)},
 			"take take take 0 take 1 take", "start a 1 1, stop b, none, start a 2 2, start b 1 1"},
-		{"a start anew", []Tell{starting("a", 1, 1, 2), starting("b", 1, 1), starting("a", 2, 1)},
+		{"a start anew", []Send{starting("a", 1, 1, 2), starting("b", 1, 1), starting("a", 2, 1)},
 			"take take 0 take", "start a 1 2, start b 1 1, start a 2 1"},
-		{"all starts anew", []Tell{starting("a", 1, 1, 2), starting("b", 1, 1), starting("a", 2, 1), starting("a", 3, 1, 2)},
+		{"all starts anew", []Send{starting("a", 1, 1, 2), starting("b", 1, 1), starting("a", 2, 1), starting("a", 3, 1, 2)},
 			"take take 1 take", "start b 1 1, start a 3 1 2, none"},
-		{"by key in one place", []Tell{polling("a"), polling("b"), polling("a")}, "take take 0 take",
+		{"by key in one place", []Send{polling("a"), polling("b"), polling("a")}, "take take 0 take",
 			"poll a, poll b, none"},
-		{"a question is no command", []Tell{{Lane: Questions, Key: "x", Message: AskLogs{Bucket: BucketRef{Name: "a"}}},
+		{"a question is no command", []Send{{Lane: Questions, Key: "x", Message: AskLogs{Bucket: BucketRef{Name: "a"}}},
 			{Lane: Questions, Key: "y", Message: AskLogs{Bucket: BucketRef{Name: "a"}}}}, "take take", "x, y"},
 	} {
 		var q Queue
 		for _, p := range c.put {
 			q.Put(p)
 		}
-		var taken []Tell
+		var taken []Send
 		var got []string
 		for what := range strings.FieldsSeq(c.do) {
 			var i int
@@ -110,10 +110,10 @@ func TestNoBucketIsDropped(t *testing.T) {
 	const keyed, loose = 2 * LaneLength, LaneLength + 3
 	var q Queue
 	for i := range keyed {
-		q.Put(Tell{Lane: Checks, Key: fmt.Sprint("bucket/", i), Message: CheckBucket{}})
+		q.Put(Send{Lane: Checks, Key: fmt.Sprint("bucket/", i), Message: CheckBucket{}})
 	}
 	for i := range loose {
-		q.Put(Tell{Lane: Syncs, Message: AskSync{Want: []uint64{uint64(i)}}})
+		q.Put(Send{Lane: Syncs, Message: AskSync{Want: []uint64{uint64(i)}}})
 	}
 	if q.Len() != keyed+LaneLength {
 		t.Fatal(q.Len())

@@ -12,18 +12,18 @@ import (
 
 // TestAnotherAtTheAddress: a component at whose address another one has registered, or answers a new leader, is not
 // kept alive by what that one answers, be that a refusal or, by a process of an older version, an answer of its own: it
-// is greeted again, nothing is handed to it, and it is offline in time.
+// is sent a hello again and nothing else, and it becomes offline in time.
 func TestAnotherAtTheAddress(t *testing.T) {
 	for _, c := range []struct{ first, refuses bool }{ // first: it has answered this leader before
 		{true, false}, {false, false}, {true, true}, {false, true},
 	} {
 		first := c.first
-		g := greeting(t)
+		g := newHelloScene(t)
 		pushed := func(effects []Effect) (to []Receiver) {
 			for _, e := range effects {
-				if tell, is := e.(Tell); is {
-					if _, is := tell.Message.(Push); is {
-						to = append(to, tell.To)
+				if sent, is := e.(Send); is {
+					if _, is := sent.Message.(Push); is {
+						to = append(to, sent.To)
 					}
 				}
 			}
@@ -58,16 +58,17 @@ func TestAnotherAtTheAddress(t *testing.T) {
 			}
 			if c.refuses {
 				err := &wire.Problem{Status: http.StatusConflict, Code: errcode.AnotherProcess}
-				g.step(&IndexerGreeted{From: dead, Err: err})
-				g.step(&ProjectorGreeted{Greet: Greet{Projector: "p1"}, From: deadP, Err: err})
+				g.step(&IndexerHelloAnswered{From: dead, Err: err})
+				g.step(&ProjectorHelloAnswered{Hello: Hello{Projector: "p1"}, From: deadP, Err: err})
 				g.step(&Handed{From: dead, Err: err}) // one that was under way
 				g.step(&Synced{AskSync: AskSync{Projector: "p1", Bucket: b}, From: deadP, Err: err})
 				continue
 			}
 			other := wire.IndexerReport{UUID: "u1", Node: 1, BootID: "boot1", Sequence: 1}
-			g.step(&IndexerGreeted{From: dead, Answer: &wire.IndexerHello{Report: other}})
+			g.step(&IndexerHelloAnswered{From: dead, Answer: &wire.IndexerHello{Report: other}})
 			otherP := wire.ProjectorReport{ID: "p3", BootID: "boot3", Sequence: 1}
-			g.step(&ProjectorGreeted{Greet: Greet{Projector: "p1"}, From: deadP, Answer: &wire.ProjectorHello{Report: otherP}})
+			g.step(&ProjectorHelloAnswered{Hello: Hello{Projector: "p1"}, From: deadP,
+				Answer: &wire.ProjectorHello{Report: otherP}})
 			g.step(&Handed{From: dead, Handed: g.lead.now.revision, Acked: g.lead.now.revision}) // one that was under way
 			g.step(&Synced{AskSync: AskSync{Projector: "p1", Bucket: b}, From: deadP, Report: &otherP})
 		}
@@ -88,18 +89,18 @@ func TestAnotherAtTheAddress(t *testing.T) {
 // processes refuse its hello, and that definitions that such a process refuses are no sign that the component is
 // reached.
 func TestRefusedHelloEndsTheWait(t *testing.T) {
-	g := greeting(t)
+	g := newHelloScene(t)
 	err := &wire.Problem{Status: http.StatusConflict, Code: errcode.AnotherProcess}
 	g.hello("p2", 1, nil)
-	g.step(&IndexerGreeted{From: g.at, Err: err})
+	g.step(&IndexerHelloAnswered{From: g.at, Err: err})
 	if g.lead.active {
 		t.Fatal("the leader has begun before it has heard of all components")
 	}
-	g.step(&ProjectorGreeted{Greet: Greet{Projector: "p1"}, From: g.to["p1"], Err: err})
+	g.step(&ProjectorHelloAnswered{Hello: Hello{Projector: "p1"}, From: g.to["p1"], Err: err})
 	if !g.lead.active {
 		t.Error("the leader waits for a component that has ended")
 	}
-	if ids := g.lead.ledgers.unheard(); len(ids) != 0 {
+	if ids := g.lead.ledgers.unreported(); len(ids) != 0 {
 		t.Errorf("the streams of %v count as unknown", ids)
 	}
 	g.now.MS += 2 * syncEvery
@@ -115,7 +116,7 @@ func TestRefusedHelloEndsTheWait(t *testing.T) {
 // itself.
 func TestAnswersOfAnotherAreNotItsOwn(t *testing.T) {
 	for _, before := range []bool{true, false} {
-		g := greeting(t)
+		g := newHelloScene(t)
 		g.helloIndexer(1, 0)
 		g.hello("p1", 1, nil)
 		g.hello("p2", 1, nil)
@@ -154,9 +155,9 @@ func TestAnswersOfAnotherAreNotItsOwn(t *testing.T) {
 		for range 2 {
 			g.now.MS += showEvery
 			for _, e := range g.lead.Step(g.now, Tick{}) {
-				if tell, is := e.(Tell); is {
-					if _, is := tell.Message.(Push); is {
-						pushed[tell.To] = true
+				if sent, is := e.(Send); is {
+					if _, is := sent.Message.(Push); is {
+						pushed[sent.To] = true
 					}
 				}
 			}

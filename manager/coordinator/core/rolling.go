@@ -137,7 +137,7 @@ func (l *rollbacks) ask(b *bucket, c *statecontext.RollbackContext, d rollback.D
 				For: Purpose{Kind: ForRollback, Rollback: r.id}})
 		}
 	}
-	tell := func(nodes []index.NodeID, step string) {
+	send := func(nodes []index.NodeID, step string) {
 		for _, node := range nodes {
 			if n := l.components.indexers[node]; n != nil && r.due(l.nowMS, fmt.Sprint(step, "/", node), rollbackAgain) {
 				l.send(&n.component, Commands, "rollback/"+b.name, RollBack{Node: node, Bucket: b.ref(), ID: r.id, Step: step,
@@ -145,8 +145,8 @@ func (l *rollbacks) ask(b *bucket, c *statecontext.RollbackContext, d rollback.D
 			}
 		}
 	}
-	tell(d.AskPrepare, "prepare")
-	tell(d.AskDo, "rollback")
+	send(d.AskPrepare, "prepare")
+	send(d.AskDo, "rollback")
 }
 
 // advance commits the next step, preceded by commands with the failover logs for which it has no room. When this is

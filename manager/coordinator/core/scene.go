@@ -62,7 +62,7 @@ type components struct {
 	projectors map[index.ProjectorID]*projector
 	indexers   map[index.NodeID]*indexer
 	alive      []index.ProjectorID // live projectors, as last passed to the ledgers
-	waited     bool                // unheardMost has passed
+	waited     bool                // maxUnreported has passed
 	opened     Receiver            // the newest one
 }
 
@@ -238,8 +238,8 @@ func (l *scene) stateOf(b *bucket) *statecontext.Bucket {
 }
 
 // send sends a message to a component.
-func (l *scene) send(c *component, by Lane, key string, say Message) {
-	l.do(Tell{To: c.receiver, Lane: by, Key: key, Message: say})
+func (l *scene) send(c *component, by Lane, key string, m Message) {
+	l.do(Send{To: c.receiver, Lane: by, Key: key, Message: m})
 }
 
 // find returns the bucket of a reference; nil if it was re-created.

@@ -59,7 +59,7 @@ func (l *splits) step() {
 	l.note(bounds.Rest)
 	sizes, busy := l.sizes(&bounds), l.busy()
 	next, waits := l.growing.Look(l.nowMS, bounds, sizes, busy)
-	l.tell(waits)
+	l.setWaits(waits)
 	if next != nil {
 		busy = fmt.Sprintf("index %d is to be split", next.Index)
 	}
@@ -187,8 +187,8 @@ func (l *splits) blocked(x *statecontext.Index) string {
 	return ""
 }
 
-// tell stores why indexes wait, and logs those that begin to wait: the reason may change with each look.
-func (l *splits) tell(waits map[index.ID]string) {
+// setWaits stores why indexes wait, and logs those that begin to wait: the reason may change with each look.
+func (l *splits) setWaits(waits map[index.ID]string) {
 	for _, id := range slices.Sorted(maps.Keys(waits)) {
 		if l.waits[id] == "" {
 			l.log.Info("index has a slice above its bounds, but is not split now", "index", id, "why", waits[id])

@@ -132,10 +132,10 @@ func TestNoCopiesOnOfflineIndexers(t *testing.T) {
 		}
 		return fmt.Sprint(slices.Sorted(maps.Keys(used)), a.Err)
 	}
-	greeted := func(name string) {
+	answerHello := func(name string) {
 		for id, n := range l.components.indexers {
 			if n.name == name {
-				l.Step(now, &IndexerGreeted{Greet: Greet{Node: id}, From: n.receiver,
+				l.Step(now, &IndexerHelloAnswered{Hello: Hello{Node: id}, From: n.receiver,
 					Answer: &wire.IndexerHello{Report: wire.IndexerReport{BootID: "boot"}}})
 			}
 		}
@@ -143,7 +143,7 @@ func TestNoCopiesOnOfflineIndexers(t *testing.T) {
 	if got := where(0); got != "[i2 i3] <nil>" {
 		t.Errorf("at the begin of the term: %s", got)
 	}
-	greeted("i2")
+	answerHello("i2")
 	for range DefaultSettings().SuspectAfter.Milliseconds() / 100 {
 		now.MS += 100
 		l.Step(now, Tick{})
@@ -154,8 +154,8 @@ func TestNoCopiesOnOfflineIndexers(t *testing.T) {
 	if got := where(1); got != "[i1 i2 i3] <nil>" {
 		t.Errorf("when i2 alone has answered, which is too few: %s", got)
 	}
-	greeted("i1")
-	greeted("i3")
+	answerHello("i1")
+	answerHello("i3")
 	if got := where(0); got != "[i1 i2 i3] <nil>" {
 		t.Errorf("when all have answered: %s", got)
 	}
@@ -174,7 +174,7 @@ func TestOfflineComponentsAreNotAwaited(t *testing.T) {
 		now := Now{MS: 1_000_000, WallMS: 1_000_000, State: stateOf(t, commands...)}
 		l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 2}, hclog.NewNullLogger(), now)
 		answered := func(node index.NodeID, err error) {
-			h := &IndexerGreeted{Greet: Greet{Node: node}, From: l.components.indexers[node].receiver, Err: err}
+			h := &IndexerHelloAnswered{Hello: Hello{Node: node}, From: l.components.indexers[node].receiver, Err: err}
 			if err == nil {
 				h.Answer = &wire.IndexerHello{Report: wire.IndexerReport{BootID: "boot"}}
 			}
@@ -239,7 +239,7 @@ func TestHealthyIndexersArePreferred(t *testing.T) {
 	reports := func(name, health string) {
 		for id, n := range l.components.indexers {
 			if n.name == name {
-				l.Step(now, &IndexerGreeted{Greet: Greet{Node: id}, From: n.receiver,
+				l.Step(now, &IndexerHelloAnswered{Hello: Hello{Node: id}, From: n.receiver,
 					Answer: &wire.IndexerHello{Report: wire.IndexerReport{BootID: "boot", Health: health}}})
 				if n.health != health {
 					t.Fatalf("of %s is known %q, it reported %q", name, n.health, health)
@@ -305,7 +305,7 @@ func TestReplicasKeepTheirZones(t *testing.T) {
 		if n.name == "i3" {
 			health = "copy 7: no room on the disk"
 		}
-		l.Step(now, &IndexerGreeted{Greet: Greet{Node: id}, From: n.receiver,
+		l.Step(now, &IndexerHelloAnswered{Hello: Hello{Node: id}, From: n.receiver,
 			Answer: &wire.IndexerHello{Report: wire.IndexerReport{BootID: "boot", Health: health}}})
 	}
 	p := &Placing{Definition: &index.Definition{Name: "x", Bucket: "world", Partitions: 1, Replicas: 1},
@@ -340,7 +340,7 @@ func TestPlansSeeHealthAndRoom(t *testing.T) {
 		if n.name == "i2" {
 			r.Health, r.Room = "copy 7: no room on the disk", 1
 		}
-		l.Step(now, &IndexerGreeted{Greet: Greet{Node: id}, From: n.receiver, Answer: &wire.IndexerHello{Report: r}})
+		l.Step(now, &IndexerHelloAnswered{Hello: Hello{Node: id}, From: n.receiver, Answer: &wire.IndexerHello{Report: r}})
 	}
 	q := &ClusterQuery{Reply: make(chan *rebalance.Cluster, 1)}
 	for _, e := range l.Step(now, q) {

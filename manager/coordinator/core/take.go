@@ -33,10 +33,10 @@ func (l *Leader) take(in Input) {
 // takeAnswer handles answers of components.
 func (l *Leader) takeAnswer(in Input) {
 	switch in := in.(type) {
-	case *ProjectorGreeted:
-		l.intake.projectorGreeted(in)
-	case *IndexerGreeted:
-		l.intake.indexerGreeted(in)
+	case *ProjectorHelloAnswered:
+		l.intake.projectorHello(in)
+	case *IndexerHelloAnswered:
+		l.intake.indexerHello(in)
 	case *Handed:
 		l.membership.handed(in)
 	case *Probed:

@@ -16,12 +16,12 @@ import (
 // TestUnreachableComponents checks that a component that reports but does not answer at its registered address
 // is logged once, and shown in the status, when that has lasted; an absent component is not.
 func TestUnreachableComponents(t *testing.T) {
-	g := greeting(t)
+	g := newHelloScene(t)
 	var out bytes.Buffer
 	g.lead.membership.log = hclog.New(&hclog.LoggerOptions{Output: &out})
 	unreached := func() {
-		g.step(&ProjectorGreeted{Greet: Greet{Projector: "p1"}, From: g.to["p1"], Err: errors.New("no route")})
-		g.step(&IndexerGreeted{From: g.at, Err: errors.New("no route")})
+		g.step(&ProjectorHelloAnswered{Hello: Hello{Projector: "p1"}, From: g.to["p1"], Err: errors.New("no route")})
+		g.step(&IndexerHelloAnswered{From: g.at, Err: errors.New("no route")})
 	}
 	silent := func() { // to definitions, after they have answered the hello
 		g.step(&Handed{From: g.to["p1"], Addr: "http://p1", Err: errors.New("it hangs")})
@@ -94,7 +94,7 @@ func TestUnreachableComponents(t *testing.T) {
 // TestUnreachedPorts checks that the status shows the ports that a projector cannot reach by its newest report, with
 // the indexer's name and what the port serves, as long as the indexer has them and has been up for a while.
 func TestUnreachedPorts(t *testing.T) {
-	g := greeting(t)
+	g := newHelloScene(t)
 	a := &applied{t: t, state: g.now.State, index: 1000}
 	do := func(b statecontext.Body) {
 		a.do(b)

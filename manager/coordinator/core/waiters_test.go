@@ -45,7 +45,7 @@ func TestWantedSeqnosFollowWaitingScans(t *testing.T) {
 	}
 	var wanted []uint64
 	for _, e := range c.lead.Step(c.now, needing(7, 9, 9, 9, 9)) {
-		if sent, is := e.(Tell); is && sent.Lane == Syncs {
+		if sent, is := e.(Send); is && sent.Lane == Syncs {
 			wanted = sent.Message.(AskSync).Want
 		}
 	}
