@@ -157,7 +157,7 @@ func (m *Manager) known(self *wire.RegisterManager) bool {
 		k.FormatLevel == self.FormatLevel
 }
 
-// managers returns the base URLs of the other managers: the leader first, then those that have answered a greeting,
+// managers returns the base URLs of the other managers: the leader first, then those that have answered a handshake,
 // those in the state, and those from --join.
 func (m *Manager) managers(leader string) (urls []string) {
 	add := func(url string) {

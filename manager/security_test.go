@@ -359,7 +359,7 @@ func TestPortsOfASecuredManager(t *testing.T) {
 			_ = conn.Close()
 		}
 		var waiting net.Error
-		listening := errors.As(err, &waiting) && waiting.Timeout() // the other side waits for a greeting
+		listening := errors.As(err, &waiting) && waiting.Timeout() // the other side waits for a handshake
 		if listening != tc.ok {
 			t.Errorf("%s on the Raft port: %v", tc.peer, err)
 		}

@@ -73,7 +73,7 @@ func Dial(ctx context.Context, addr string, hello keyversion.Hello, opts Options
 	streamCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c.cancel = cancel
 	untie := context.AfterFunc(ctx, c.cut)
-	if err := c.greet(streamCtx, frame); err != nil {
+	if err := c.handshake(streamCtx, frame); err != nil {
 		untie()
 		c.cut()
 		c.cc.Close()
@@ -109,8 +109,8 @@ func (c *Conn) dialRaw(ctx context.Context, addr string) (net.Conn, error) {
 	return raw, nil
 }
 
-// greet opens the stream, sends the hello and receives the answer.
-func (c *Conn) greet(ctx context.Context, hello []byte) error {
+// handshake opens the stream, sends the hello and receives the answer.
+func (c *Conn) handshake(ctx context.Context, hello []byte) error {
 	stream, err := c.cc.NewStream(ctx, streamDesc(), fullMethod)
 	if err != nil {
 		return err

@@ -36,7 +36,7 @@ func TestClosedConnectionsAreNotErrors(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			g := &guarded{Conn: conn, stream: &stream{}, greeted: true}
+			g := &guarded{Conn: conn, stream: &stream{}, identified: true}
 			if err := end.close(theirs.(*net.TCPConn), g); err != nil {
 				t.Fatal(err)
 			}

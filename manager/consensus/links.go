@@ -64,7 +64,7 @@ func (l *links) openTransport() error {
 }
 
 // Moved records the address at which a server, by its own report, is to be dialled from now on, in place of that of
-// the configuration. The greeting verifies that it is that server.
+// the configuration. The handshake verifies that it is that server.
 func (l *links) Moved(id, addr string) {
 	l.layer.mu.Lock()
 	defer l.layer.mu.Unlock()
@@ -74,7 +74,7 @@ func (l *links) Moved(id, addr string) {
 	l.layer.moved[id] = addr
 }
 
-// RecentPeers returns the REST addresses of the servers that have answered this server's greetings since it started,
+// RecentPeers returns the REST addresses of the servers that have answered this server's handshakes since it started,
 // newest first. These servers belong to its cluster, at least by their own account.
 func (l *links) RecentPeers() []string {
 	l.layer.mu.Lock()

@@ -177,32 +177,33 @@ func TestDamagedStore(t *testing.T) {
 	}
 }
 
-// TestGreeting: a caller that does not greet as a manager of this cluster is refused and blocks no other caller.
-func TestGreeting(t *testing.T) {
+// TestHandshake: a caller whose handshake is not that of a manager of this cluster is refused, and blocks no other
+// caller.
+func TestHandshake(t *testing.T) {
 	t.Parallel()
 	all := newCluster(t, 1)
 	all.propose(projector("p", "x"))
 	s := all[0]
 	cluster, id := s.fsm.State().ClusterID(), s.node.ID()
 	now, rest := s.fsm.State().Epoch(), "http://"+s.name
-	greetingOf := func(version byte, cluster, id, from string, epoch uint64) string {
+	handshakeOf := func(version byte, cluster, id, from string, epoch uint64) string {
 		text := []byte("TMRF" + string(version))
 		for _, t := range []string{cluster, id, from} {
 			text = append(append(text, byte(len(t))), t...)
 		}
 		return string(binary.BigEndian.AppendUint64(text, epoch))
 	}
-	greeting := func(version byte, cluster, id string) string {
-		return greetingOf(version, cluster, id, "m9-00000000", now)
+	handshake := func(version byte, cluster, id string) string {
+		return handshakeOf(version, cluster, id, "m9-00000000", now)
 	}
 	for name, c := range map[string]struct{ send, want string }{
-		"right":              {greeting(1, cluster, id), "\x00" + string(byte(len(rest))) + rest},
-		"right, new node":    {greeting(1, "", id), "\x00\x00"},
-		"foreign cluster":    {greeting(1, "0123456789abcdef", id), "the caller is m9-00000000 of cluster 0123456789abcdef"},
-		"wrong id":           {greeting(1, cluster, "m1-00000000"), "not m1-00000000"},
-		"left by a recovery": {greetingOf(1, cluster, id, "m9-00000000", now-1), "recovered without m9-00000000"},
-		"a member, behind":   {greetingOf(1, cluster, id, id, now-1), "\x00" + string(byte(len(rest))) + rest},
-		"newer version":      {greeting(2, cluster, id), ""},
+		"right":              {handshake(1, cluster, id), "\x00" + string(byte(len(rest))) + rest},
+		"right, new node":    {handshake(1, "", id), "\x00\x00"},
+		"foreign cluster":    {handshake(1, "0123456789abcdef", id), "the caller is m9-00000000 of cluster 0123456789abcdef"},
+		"wrong id":           {handshake(1, cluster, "m1-00000000"), "not m1-00000000"},
+		"left by a recovery": {handshakeOf(1, cluster, id, "m9-00000000", now-1), "recovered without m9-00000000"},
+		"a member, behind":   {handshakeOf(1, cluster, id, id, now-1), "\x00" + string(byte(len(rest))) + rest},
+		"newer version":      {handshake(2, cluster, id), ""},
 		"http":               {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", ""},
 		"lying length":       {"TMRF\x01\xffabc", ""},
 	} {

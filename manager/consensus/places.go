@@ -4,14 +4,14 @@ import (
 	"net"
 )
 
-// Bounds on accepted connections. A connection that has not greeted cost its opener nothing, so only few are allowed.
+// Bounds on accepted connections. A connection without a handshake cost its opener nothing, so only few are allowed.
 // Members have slots of their own, which no other server can fill.
 const (
-	silentPerAddress = 16  // not yet greeted, per remote address
-	silentAtOnce     = 64  // not yet greeted, in total
-	nonMembersAtOnce = 16  // greeted, from servers that are not members
-	perMember        = 32  // greeted, per member: a pipeline and a few idle ones are usual
-	knownAddresses   = 256 // remote addresses from which members have greeted
+	silentPerAddress = 16  // without a handshake, per remote address
+	silentAtOnce     = 64  // without a handshake, in total
+	nonMembersAtOnce = 16  // identified, from servers that are not members
+	perMember        = 32  // identified, per member: a pipeline and a few idle ones are usual
+	knownAddresses   = 256 // remote addresses from which members have identified themselves
 )
 
 // places tracks the accepted connections. If there are too many of a kind, the oldest of that kind is closed: a
@@ -19,20 +19,20 @@ const (
 type places struct {
 	order  uint64
 	of     map[*guarded]*place
-	member map[string]bool // addresses from which members have greeted
+	member map[string]bool // addresses from which members have identified themselves
 }
 
 // place describes one accepted connection.
 type place struct {
-	order   uint64
-	address string
-	greeted bool
-	id      string // server id, if it is a member that has greeted
+	order      uint64
+	address    string
+	identified bool
+	id         string // server id, if it is an identified member
 }
 
 func newPlaces() *places { return &places{of: map[*guarded]*place{}, member: map[string]bool{}} }
 
-// add records a connection that has not greeted; the caller must close victim, unless it is nil.
+// add records a new connection, without a handshake so far; the caller must close victim, unless it is nil.
 func (p *places) add(g *guarded, remote net.Addr) (victim *guarded) {
 	p.order++
 	own := &place{order: p.order, address: hostOf(remote)}
@@ -40,14 +40,14 @@ func (p *places) add(g *guarded, remote net.Addr) (victim *guarded) {
 	silent := map[string]int{}
 	all := 0
 	for _, c := range p.of {
-		if !c.greeted {
+		if !c.identified {
 			silent[c.address]++
 			all++
 		}
 	}
 	switch {
 	case silent[own.address] > silentPerAddress:
-		return p.oldest(func(c *place) bool { return !c.greeted && c.address == own.address })
+		return p.oldest(func(c *place) bool { return !c.identified && c.address == own.address })
 	case all > silentAtOnce:
 		most, address := 0, ""
 		for a, n := range silent {
@@ -55,28 +55,28 @@ func (p *places) add(g *guarded, remote net.Addr) (victim *guarded) {
 				most, address = n, a
 			}
 		}
-		return p.oldest(func(c *place) bool { return !c.greeted && (most == 0 || c.address == address) })
+		return p.oldest(func(c *place) bool { return !c.identified && (most == 0 || c.address == address) })
 	}
 	return nil
 }
 
-// greeted records that a connection comes from a server, which may be a member; the caller must close victim, unless
+// identify records that a connection comes from a server, which may be a member; the caller must close victim, unless
 // it is nil.
-func (p *places) greeted(g *guarded, id string, member bool) (victim *guarded) {
+func (p *places) identify(g *guarded, id string, member bool) (victim *guarded) {
 	own := p.of[g]
 	if own == nil {
 		return nil
 	}
-	own.greeted = true
+	own.identified = true
 	most := nonMembersAtOnce
 	if member {
 		own.id, most = id, perMember
 		if len(p.member) >= knownAddresses {
-			clear(p.member) // connected members soon greet again
+			clear(p.member) // connected members soon dial again
 		}
 		p.member[own.address] = true
 	}
-	alike := func(c *place) bool { return c.greeted && c.id == own.id }
+	alike := func(c *place) bool { return c.identified && c.id == own.id }
 	n := 0
 	for _, c := range p.of {
 		if alike(c) {

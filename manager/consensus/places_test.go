@@ -11,9 +11,9 @@ type remote string
 func (r remote) Network() string { return "tcp" }
 func (r remote) String() string  { return string(r) }
 
-// TestPlacesOfMembers: the number of connections is bounded. Connections of members that have greeted stay as long as
-// each member has few, and a member that reconnects from a known address gets to greet even while hundreds of silent
-// connections come from elsewhere.
+// TestPlacesOfMembers: the number of connections is bounded. Identified connections of members stay as long as each
+// member has few, and a member that reconnects from a known address can complete its handshake even while hundreds of
+// silent connections come from elsewhere.
 func TestPlacesOfMembers(t *testing.T) {
 	for seed := range int64(50) {
 		r := rand.New(rand.NewSource(seed))
@@ -33,7 +33,7 @@ func TestPlacesOfMembers(t *testing.T) {
 		var members []*guarded
 		for i := range 8 {
 			g := open(fmt.Sprintf("10.0.0.%d:7", i%4))
-			drop(p.greeted(g, fmt.Sprint("m", i%4), true))
+			drop(p.identify(g, fmt.Sprint("m", i%4), true))
 			members = append(members, g)
 		}
 		var fresh *guarded
@@ -43,15 +43,15 @@ func TestPlacesOfMembers(t *testing.T) {
 				open(fmt.Sprintf("192.0.2.%d:1", r.Intn(200)))
 			case 1: // from one address
 				open("198.51.100.1:1")
-			case 2: // non-members that greet
+			case 2: // non-members that identify themselves
 				g := open(fmt.Sprintf("203.0.113.%d:1", r.Intn(20)))
-				drop(p.greeted(g, fmt.Sprint("x", r.Intn(99)), false))
-			case 3: // a member's host opens one, others come, it greets
+				drop(p.identify(g, fmt.Sprint("x", r.Intn(99)), false))
+			case 3: // a member's host opens one, others come, and it identifies itself
 				if fresh != nil && r.Intn(3) == 0 {
 					if closed[fresh] {
-						t.Fatalf("seed %d: a member could not greet", seed)
+						t.Fatalf("seed %d: a member could not identify itself", seed)
 					}
-					drop(p.greeted(fresh, "m0", true))
+					drop(p.identify(fresh, "m0", true))
 					drop(fresh) // and closes it
 					fresh = nil
 				} else if fresh == nil {

@@ -35,7 +35,7 @@ func TestRecentPeers(t *testing.T) {
 			defer ours.Close()
 			go func() {
 				defer theirs.Close()
-				if who, err := readGreeting(theirs); err == nil {
+				if who, err := readHandshake(theirs); err == nil {
 					_, _ = theirs.Write(callee.answer(who).encode())
 				}
 			}()
@@ -43,9 +43,9 @@ func TestRecentPeers(t *testing.T) {
 			if name == "refused, another name" {
 				wants = "m3"
 			}
-			err := caller.greet(ours, wants, time.Minute)
+			err := caller.handshake(ours, wants, time.Minute)
 			if refused := strings.HasPrefix(name, "refused"); errors.Is(err, ErrRefused) != refused {
-				t.Errorf("greeted: %v", err)
+				t.Errorf("handshake: %v", err)
 			}
 			if !slices.Equal(caller.recentPeers, c.recent) {
 				t.Errorf("recent peers %q, want %q", caller.recentPeers, c.recent)

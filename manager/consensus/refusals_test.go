@@ -34,9 +34,9 @@ func TestRefusalsAreLoggedOnce(t *testing.T) {
 		ours, theirs := net.Pipe()
 		defer theirs.Close()
 		go func() {
-			who := greeting{cluster: "0123456789abcdef", wants: "m1", id: id, epoch: 6}
+			who := handshake{cluster: "0123456789abcdef", wants: "m1", id: id, epoch: 6}
 			_, _ = theirs.Write(who.encode())
-			if w, err := readWelcome(theirs); err == nil && w.refusal == "" {
+			if w, err := readHandshakeReply(theirs); err == nil && w.refusal == "" {
 				_, _ = theirs.Write([]byte("x"))
 			}
 		}()
@@ -67,7 +67,7 @@ func TestRefusalsAreLoggedOnce(t *testing.T) {
 	call("m3-00000000", 3)
 	epoch = 8
 	call("m3-00000000", 3)
-	logged("after it was welcome", 5)
+	logged("after it was accepted", 5)
 	for i := range 3 * maxRefused {
 		call(fmt.Sprint("x", i), 5)
 	}

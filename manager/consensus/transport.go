@@ -17,21 +17,21 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// A connection between managers begins with a greeting: magic, version, the caller's cluster id (empty if it has
+// A connection between managers begins with a handshake: magic, version, the caller's cluster id (empty if it has
 // none), the server id that the caller wants to reach and the caller's own, each with a length byte, and the caller's
 // epoch in 8 bytes. The callee answers with two texts, each with a length byte: the reason for a refusal, after which
 // it closes, or nothing; and the base URL of its REST interface, which it sends only to callers of its own cluster.
 // With it a server finds members whose REST addresses are not, or not first, in its state and its --join.
 //
-// Without the greeting, a voter that lost its disk and came back under a new id at the old address would be asked for
+// Without the handshake, a voter that lost its disk and came back under a new id at the old address would be asked for
 // votes under its old id, and would grant them: acknowledged writes could vanish. The epoch keeps out servers that a
 // recovery from a lost majority has left behind: if they come back, they are a majority among themselves, and Raft
 // alone would follow their leader.
 const (
-	greetingMagic   = "TMRF"
-	greetingVersion = 1
-	// greetingTimeout bounds how long an accepted connection may be silent.
-	greetingTimeout = 5 * time.Second
+	handshakeMagic   = "TMRF"
+	handshakeVersion = 1
+	// handshakeTimeout bounds how long an accepted connection may be silent.
+	handshakeTimeout = 5 * time.Second
 	// maxRecentPeers bounds the number of REST addresses kept of servers that answered.
 	maxRecentPeers = 32
 	// maxRefused bounds the number of refusals remembered as logged.
@@ -186,7 +186,7 @@ func (t addressed) TimeoutNow(id raft.ServerID, addr raft.ServerAddress, args *r
 	return t.NetworkTransport.TimeoutNow(id, target(id, addr), args, resp)
 }
 
-// stream is the raft.StreamLayer, with a greeting at the start of each connection.
+// stream is the raft.StreamLayer, with a handshake at the start of each connection.
 type stream struct {
 	net.Listener
 	id        string
@@ -231,14 +231,14 @@ func (s *stream) admit(g *guarded) bool {
 	return true
 }
 
-// greeted moves a connection that has greeted to the slots of its server.
-func (s *stream) greeted(g *guarded, id string) {
+// identify moves a connection whose handshake was accepted to the slots of its server.
+func (s *stream) identify(g *guarded, id string) {
 	member := s.member(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.refused, wasRefused+id)
 	if s.accepted != nil {
-		drop(s.accepted.greeted(g, id, member))
+		drop(s.accepted.identify(g, id, member))
 	}
 }
 
@@ -258,7 +258,7 @@ type address string
 func (a address) Network() string { return "tcp" }
 func (a address) String() string  { return string(a) }
 
-// Dial connects to a server and sends the greeting.
+// Dial connects to a server and performs the handshake.
 func (s *stream) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	id, addr, ok := strings.Cut(string(to), "@")
 	if !ok {
@@ -273,7 +273,7 @@ func (s *stream) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	if err := s.greet(conn, id, timeout); err != nil {
+	if err := s.handshake(conn, id, timeout); err != nil {
 		err = fmt.Errorf("%s at %s: %w", id, addr, err)
 		if errors.Is(err, ErrRefused) {
 			s.complain(refusesThis, id, "error", err)
@@ -307,15 +307,16 @@ func (s *stream) complain(what, id string, args ...any) {
 	}
 }
 
-func (s *stream) greet(conn net.Conn, id string, timeout time.Duration) error {
+// handshake sends the handshake and receives the reply.
+func (s *stream) handshake(conn net.Conn, id string, timeout time.Duration) error {
 	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
-	own := greeting{cluster: s.clusterID(), wants: id, id: s.id, epoch: s.epoch()}
+	own := handshake{cluster: s.clusterID(), wants: id, id: s.id, epoch: s.epoch()}
 	if _, err := conn.Write(own.encode()); err != nil {
 		return err
 	}
-	answer, err := readWelcome(conn)
+	answer, err := readHandshakeReply(conn)
 	if err != nil {
 		return fmt.Errorf("no answer to the handshake: %w", err)
 	}
@@ -342,7 +343,7 @@ func (s *stream) notePeer(rest string) {
 	s.recentPeers = append(s.recentPeers, rest)
 }
 
-// Accept returns connections that check the greeting at their first read, in the goroutine of their handler.
+// Accept returns connections that check the handshake at their first read, in the goroutine of their handler.
 func (s *stream) Accept() (net.Conn, error) {
 	for {
 		conn, err := s.Listener.Accept()
@@ -358,19 +359,19 @@ func (s *stream) Accept() (net.Conn, error) {
 	}
 }
 
-// guarded is an accepted connection that checks the greeting.
+// guarded is an accepted connection that checks the handshake.
 type guarded struct {
 	net.Conn
-	stream  *stream
-	greeted bool // used by the reading goroutine only
+	stream     *stream
+	identified bool // used by the reading goroutine only
 }
 
 func (g *guarded) Read(b []byte) (int, error) {
-	if !g.greeted {
+	if !g.identified {
 		if err := g.receive(); err != nil {
 			return 0, err
 		}
-		g.greeted = true
+		g.identified = true
 	}
 	n, err := g.Conn.Read(b)
 	if errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) {
@@ -388,12 +389,12 @@ func (g *guarded) Close() error {
 	return g.Conn.Close()
 }
 
-// receive reads the greeting and answers it.
+// receive reads the handshake and answers it.
 func (g *guarded) receive() error {
-	if err := g.SetDeadline(time.Now().Add(greetingTimeout)); err != nil {
+	if err := g.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return err
 	}
-	who, err := readGreeting(g.Conn)
+	who, err := readHandshake(g.Conn)
 	if err != nil {
 		return err
 	}
@@ -405,66 +406,66 @@ func (g *guarded) receive() error {
 		g.stream.complain(wasRefused, who.id, "from", hostOf(g.RemoteAddr()), "reason", answer.refusal)
 		return io.EOF // the library would log any other error each time
 	}
-	g.stream.greeted(g, who.id)
+	g.stream.identify(g, who.id)
 	return g.SetDeadline(time.Time{})
 }
 
-// greeting is what a caller sends first.
-type greeting struct {
+// handshake is the first message of a caller.
+type handshake struct {
 	cluster, wants, id string
 	epoch              uint64
 }
 
 // encode returns the bytes that a caller sends. No text may be longer than 255 bytes.
-func (w greeting) encode() []byte {
-	msg := append([]byte(greetingMagic), greetingVersion)
+func (w handshake) encode() []byte {
+	msg := append([]byte(handshakeMagic), handshakeVersion)
 	for _, text := range [...]string{w.cluster, w.wants, w.id} {
 		msg = appendShort(msg, text)
 	}
 	return binary.BigEndian.AppendUint64(msg, w.epoch)
 }
 
-// welcome is the answer of the callee.
-type welcome struct {
+// handshakeReply is the callee's answer to a handshake.
+type handshakeReply struct {
 	refusal string // why it refuses the caller; empty if it accepts
 	rest    string // base URL of its REST interface; empty if it does not disclose it
 }
 
 // encode returns the bytes that a callee sends. No text may be longer than 255 bytes.
-func (w welcome) encode() []byte { return appendShort(appendShort(nil, w.refusal), w.rest) }
+func (w handshakeReply) encode() []byte { return appendShort(appendShort(nil, w.refusal), w.rest) }
 
-// readWelcome reads the callee's answer and no byte after it.
-func readWelcome(r io.Reader) (w welcome, err error) {
+// readHandshakeReply reads the callee's answer and no byte after it.
+func readHandshakeReply(r io.Reader) (w handshakeReply, err error) {
 	if w.refusal, err = readShort(r); err == nil {
 		w.rest, err = readShort(r)
 	}
 	return w, err
 }
 
-// readGreeting reads the caller's greeting and no byte after it.
-func readGreeting(r io.Reader) (who greeting, err error) {
+// readHandshake reads the caller's handshake and no byte after it.
+func readHandshake(r io.Reader) (who handshake, err error) {
 	var head [5]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return greeting{}, fmt.Errorf("handshake: %w", err)
+		return handshake{}, fmt.Errorf("handshake: %w", err)
 	}
-	if string(head[:4]) != greetingMagic || head[4] != greetingVersion {
-		return greeting{}, fmt.Errorf("handshake %q: not a manager of this version", head[:])
+	if string(head[:4]) != handshakeMagic || head[4] != handshakeVersion {
+		return handshake{}, fmt.Errorf("handshake %q: not a manager of this version", head[:])
 	}
 	for _, text := range [...]*string{&who.cluster, &who.wants, &who.id} {
 		if *text, err = readShort(r); err != nil {
-			return greeting{}, fmt.Errorf("handshake: %w", err)
+			return handshake{}, fmt.Errorf("handshake: %w", err)
 		}
 	}
 	var epoch [8]byte
 	if _, err := io.ReadFull(r, epoch[:]); err != nil {
-		return greeting{}, fmt.Errorf("handshake: %w", err)
+		return handshake{}, fmt.Errorf("handshake: %w", err)
 	}
 	who.epoch = binary.BigEndian.Uint64(epoch[:])
 	return who, nil
 }
 
 // answer returns the answer to a caller.
-func (s *stream) answer(who greeting) (w welcome) {
+func (s *stream) answer(who handshake) (w handshakeReply) {
 	w.refusal = s.judge(who)
 	if own := s.clusterID(); own != "" && who.cluster == own && len(s.rest) <= math.MaxUint8 {
 		w.rest = s.rest
@@ -473,7 +474,7 @@ func (s *stream) answer(who greeting) (w welcome) {
 }
 
 // judge returns the reason to refuse a caller, or "". The reason has at most 255 bytes.
-func (s *stream) judge(who greeting) string {
+func (s *stream) judge(who handshake) string {
 	own := s.clusterID()
 	switch {
 	case who.wants != s.id:

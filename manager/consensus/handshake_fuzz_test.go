@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// FuzzGreeting: whatever a caller sends first is read without a panic and not beyond the greeting. A greeting that is
-// accepted encodes to the same bytes, and the answer fits its length byte.
-func FuzzGreeting(f *testing.F) {
-	for _, who := range []greeting{
+// FuzzHandshake: whatever a caller sends first is read without a panic and not beyond the handshake. An accepted
+// handshake encodes to the same bytes, and the answer fits its length byte.
+func FuzzHandshake(f *testing.F) {
+	for _, who := range []handshake{
 		{},
 		{cluster: "0123456789abcdef", wants: "m1-0badcafe", id: "m2-00c0ffee", epoch: 1795223000},
 		{wants: "m1-0badcafe", id: strings.Repeat("x", 255), epoch: 1 << 63},
@@ -25,7 +25,7 @@ func FuzzGreeting(f *testing.F) {
 		member: func(id string) bool { return id == "m2-00c0ffee" }}
 	f.Fuzz(func(t *testing.T, sent []byte) {
 		r := bytes.NewReader(sent)
-		who, err := readGreeting(r)
+		who, err := readHandshake(r)
 		if err != nil {
 			return
 		}
@@ -33,13 +33,13 @@ func FuzzGreeting(f *testing.F) {
 			t.Errorf("%x is taken for %+v, which is sent as %x", sent, who, back)
 		}
 		answer := own.answer(who)
-		if back, err := readWelcome(bytes.NewReader(answer.encode())); err != nil || back != answer {
+		if back, err := readHandshakeReply(bytes.NewReader(answer.encode())); err != nil || back != answer {
 			t.Errorf("the answer to %+v is %+v and is read as %+v, %v", who, answer, back, err)
 		}
 	})
 }
 
-// FuzzShort: the answer to a greeting is read without a panic and has the length of its length byte.
+// FuzzShort: the answer to a handshake is read without a panic and has the length of its length byte.
 func FuzzShort(f *testing.F) {
 	f.Add([]byte{0})
 	f.Add([]byte("\x03abc"))
