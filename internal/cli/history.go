@@ -145,7 +145,7 @@ func notRemembered(w io.Writer, h *v1.History) {
 			fmt.Fprintf(w, "%s %s remembers nothing before %s\n", o.Role, o.Name, clockOf(o.SinceMS))
 		}
 	}
-	for _, u := range h.Unheard {
+	for _, u := range h.Unreachable {
 		fmt.Fprintf(w, "%s %s does not answer, its figures are missing: %s\n", u.Role, u.Name, u.Error)
 	}
 	if h.IndexesOmitted > 0 {

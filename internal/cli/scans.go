@@ -61,7 +61,7 @@ named.`,
 						return err
 					}
 					err = show(w, f.output, l, l.Scans, func(t *tabwriter.Writer) { tableRunning(t, l.Scans) })
-					missing(s.Err, l.Omitted, l.Unheard)
+					missing(s.Err, l.Omitted, l.Unreachable)
 					return err
 				})
 			})
@@ -85,7 +85,7 @@ its start and that took longer than its --slow-scan. The times show how long a s
 					return err
 				}
 				err = show(s.Out, f.output, l, l.Scans, func(t *tabwriter.Writer) { tableSlow(t, l.Scans) })
-				missing(s.Err, l.Omitted, l.Unheard)
+				missing(s.Err, l.Omitted, l.Unreachable)
 				if l.Forgotten > 0 {
 					fmt.Fprintf(s.Err, "%d more were slow but are not remembered\n", l.Forgotten)
 				}
@@ -119,7 +119,7 @@ changes it on all indexers until their processes end; "none" records no scans; "
 						return err
 					}
 					err = show(s.Out, f.output, l.From, l.From, func(t *tabwriter.Writer) { tableSlowFrom(t, l.From) })
-					missing(s.Err, 0, l.Unheard)
+					missing(s.Err, 0, l.Unreachable)
 					return err
 				})
 			}
@@ -133,7 +133,7 @@ changes it on all indexers until their processes end; "none" records no scans; "
 					return err
 				}
 				fmt.Fprintf(s.Err, "changed on %s\n", strings.Join(r.Indexers, ", "))
-				for _, u := range r.Unheard {
+				for _, u := range r.Unreachable {
 					fmt.Fprintf(s.Err, "indexer %s keeps its present value: %s\n", u.Indexer, u.Error)
 				}
 				return nil
@@ -186,11 +186,11 @@ role ddl is needed.`,
 }
 
 // missing reports what a list does not contain.
-func missing(w io.Writer, omitted int, unheard []v1.UnheardIndexer) {
+func missing(w io.Writer, omitted int, unreachable []v1.UnreachableIndexer) {
 	if omitted > 0 {
 		fmt.Fprintf(w, "%s more: see --limit\n", counted(omitted, "scan", "scans"))
 	}
-	for _, u := range unheard {
+	for _, u := range unreachable {
 		fmt.Fprintf(w, "indexer %s does not answer, its scans are missing: %s\n", u.Indexer, u.Error)
 	}
 }

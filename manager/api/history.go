@@ -156,7 +156,7 @@ type past struct {
 	buckets    map[bucketAt]*wire.BucketPast
 	unnoted    int
 	of         []v1.HistoryOf
-	unanswered []v1.UnheardProcess
+	unanswered []v1.UnreachableProcess
 }
 
 type bucketAt struct {
@@ -216,7 +216,7 @@ func (p *past) take(role, name string, h *wire.History, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
-		p.unanswered = append(p.unanswered, v1.UnheardProcess{Role: role, Name: name, Error: err.Error()})
+		p.unanswered = append(p.unanswered, v1.UnreachableProcess{Role: role, Name: name, Error: err.Error()})
 		return
 	}
 	p.of = append(p.of, v1.HistoryOf{Role: role, Name: name, SinceMS: h.SinceMS})
@@ -270,7 +270,7 @@ func (p *past) answer(s *statecontext.State, limit int) *v1.History {
 	bucket := p.asked.Bucket
 	h := &v1.History{FromMS: p.atMS(0), ToMS: p.atMS(p.asked.Points), StepMS: p.atMS(1) - p.atMS(0),
 		Scans: []v1.LatencyHistory{}, DDL: p.latency("", &p.ddl), Indexes: []v1.IndexHistory{},
-		ScansUnnamed: p.beyond, Buckets: p.bucketHistory(bucket), BucketsOmitted: p.unnoted, Of: p.of, Unheard: p.unanswered}
+		ScansUnnamed: p.beyond, Buckets: p.bucketHistory(bucket), BucketsOmitted: p.unnoted, Of: p.of, Unreachable: p.unanswered}
 	for of, l := range p.scans {
 		h.Scans = append(h.Scans, p.latency(of, l))
 	}
@@ -288,7 +288,7 @@ func (p *past) answer(s *statecontext.State, limit int) *v1.History {
 	slices.SortFunc(h.Of, func(a, b v1.HistoryOf) int {
 		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Name, b.Name))
 	})
-	slices.SortFunc(h.Unheard, func(a, b v1.UnheardProcess) int {
+	slices.SortFunc(h.Unreachable, func(a, b v1.UnreachableProcess) int {
 		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Name, b.Name))
 	})
 	return h

@@ -37,7 +37,7 @@ func TestHistoryOfMany(t *testing.T) {
 	p.take("manager", "m3", nil, errNobody())
 	h := p.answer(statecontext.New(), 1)
 	if h.ToMS-h.FromMS != 120_000 || h.StepMS != 10_000 || h.ToMS < now.UnixMilli() ||
-		len(h.Of) != 4 || len(h.Unheard) != 1 {
+		len(h.Of) != 4 || len(h.Unreachable) != 1 {
 		t.Errorf("%+v", h)
 	}
 	if len(h.Scans) != 2 || h.Scans[0].Consistency != "any" || h.Scans[0].Count != 8 || len(h.Scans[0].Points) != 1 ||

@@ -55,7 +55,7 @@ func (g running) runningScans(w http.ResponseWriter, r *http.Request) error {
 	list := v1.RunningScans{Scans: []v1.RunningScan{}}
 	var reports []*wire.IndexerScans
 	s, all := g.cfg.Raft.State(), 0
-	reports, list.Unheard = g.askScans(r.Context(), indexersOf(s), limit, 0)
+	reports, list.Unreachable = g.askScans(r.Context(), indexersOf(s), limit, 0)
 	for _, t := range reports {
 		all += t.Running
 		for i := range t.Scans {
@@ -81,7 +81,7 @@ func (g running) slowScans(w http.ResponseWriter, r *http.Request) error {
 	list := v1.SlowScans{Scans: []v1.SlowScan{}}
 	var reports []*wire.IndexerScans
 	s, all := g.cfg.Raft.State(), 0
-	reports, list.Unheard = g.askScans(r.Context(), indexersOf(s), 0, limit)
+	reports, list.Unreachable = g.askScans(r.Context(), indexersOf(s), 0, limit)
 	for _, t := range reports {
 		all += t.SlowKept
 		list.From = append(list.From, v1.SlowFrom{Indexer: t.Name, FromMS: t.SlowMS})
@@ -121,7 +121,7 @@ func (g running) slowFrom(w http.ResponseWriter, r *http.Request) error {
 	errs := g.setSlowFrom(r.Context(), indexers, &wire.SlowFrom{FromMS: req.FromMS, By: rpc.Principal(r.Context())})
 	for n, i := range indexers {
 		if err := errs[n]; err != nil {
-			reply.Unheard = append(reply.Unheard, v1.UnheardIndexer{Indexer: i.name, Error: err.Error()})
+			reply.Unreachable = append(reply.Unreachable, v1.UnreachableIndexer{Indexer: i.name, Error: err.Error()})
 			continue
 		}
 		reply.Indexers = append(reply.Indexers, i.name)
@@ -130,7 +130,7 @@ func (g running) slowFrom(w http.ResponseWriter, r *http.Request) error {
 		return rpc.Refuse(errcode.Unavailable, "no indexer answered: %v", errors.Join(errs...))
 	}
 	slices.Sort(reply.Indexers)
-	slices.SortFunc(reply.Unheard, func(a, b v1.UnheardIndexer) int { return strings.Compare(a.Indexer, b.Indexer) })
+	slices.SortFunc(reply.Unreachable, func(a, b v1.UnreachableIndexer) int { return strings.Compare(a.Indexer, b.Indexer) })
 	rpc.Write(w, r, http.StatusOK, reply)
 	return nil
 }
@@ -179,7 +179,7 @@ func indexersOf(s *statecontext.State) (all []indexerAt) {
 
 // askScans asks indexers in parallel, with one deadline, and returns the names of those that did not answer.
 func (g running) askScans(ctx context.Context, indexers []indexerAt, running, slow int) (reports []*wire.IndexerScans,
-	unanswered []v1.UnheardIndexer) {
+	unanswered []v1.UnreachableIndexer) {
 	ctx, cancel := context.WithTimeout(ctx, scansPatience)
 	defer cancel()
 	var mu sync.Mutex
@@ -190,14 +190,14 @@ func (g running) askScans(ctx context.Context, indexers []indexerAt, running, sl
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				unanswered = append(unanswered, v1.UnheardIndexer{Indexer: i.name, Error: err.Error()})
+				unanswered = append(unanswered, v1.UnreachableIndexer{Indexer: i.name, Error: err.Error()})
 				return
 			}
 			reports = append(reports, one)
 		})
 	}
 	asked.Wait()
-	slices.SortFunc(unanswered, func(a, b v1.UnheardIndexer) int { return strings.Compare(a.Indexer, b.Indexer) })
+	slices.SortFunc(unanswered, func(a, b v1.UnreachableIndexer) int { return strings.Compare(a.Indexer, b.Indexer) })
 	return reports, unanswered
 }
 

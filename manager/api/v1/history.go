@@ -27,8 +27,8 @@ type History struct {
 	Buckets        []BucketHistory `json:"buckets"`
 	BucketsOmitted int             `json:"buckets_omitted,omitempty"`
 	// Of lists the processes whose records are included.
-	Of      []HistoryOf      `json:"of"`
-	Unheard []UnheardProcess `json:"unheard,omitempty"` // processes that did not answer: their records are missing
+	Of          []HistoryOf          `json:"of"`
+	Unreachable []UnreachableProcess `json:"unreachable,omitempty"` // processes that did not answer: their records are missing
 }
 
 // LatencyHistory holds durations as percentiles over all of them, and by point.
@@ -101,8 +101,8 @@ type HistoryOf struct {
 	SinceMS int64  `json:"since_ms"` // when its process started: earlier records do not exist
 }
 
-// UnheardProcess is a process that did not answer in time.
-type UnheardProcess struct {
+// UnreachableProcess is a process that did not answer in time.
+type UnreachableProcess struct {
 	Role  string `json:"role"`
 	Name  string `json:"name"`
 	Error string `json:"error"`

@@ -62,8 +62,8 @@ type ScanTimes struct {
 type RunningScans struct {
 	Scans   []RunningScan `json:"scans"`             // the longest first
 	Omitted int           `json:"omitted,omitempty"` // beyond the limit
-	// Unheard lists indexers that did not answer in time: their scans are missing.
-	Unheard []UnheardIndexer `json:"unheard,omitempty"`
+	// Unreachable lists indexers that did not answer in time: their scans are missing.
+	Unreachable []UnreachableIndexer `json:"unreachable,omitempty"`
 }
 
 // SlowScans is the answer of GET /v1/slow-scans.
@@ -73,8 +73,8 @@ type SlowScans struct {
 	// Forgotten counts further slow scans since the indexers' processes started: each indexer keeps its newest 256.
 	Forgotten uint64 `json:"forgotten,omitempty"`
 	// From holds, for each indexer that answered, the duration from which a scan is slow.
-	From    []SlowFrom       `json:"from,omitempty"`
-	Unheard []UnheardIndexer `json:"unheard,omitempty"`
+	From        []SlowFrom           `json:"from,omitempty"`
+	Unreachable []UnreachableIndexer `json:"unreachable,omitempty"`
 }
 
 // SlowFrom is the duration from which an indexer records a scan as slow.
@@ -92,12 +92,12 @@ type SlowFromRequest struct {
 
 // SlowFromReply lists the indexers that have accepted the new duration.
 type SlowFromReply struct {
-	Indexers []string         `json:"indexers"`
-	Unheard  []UnheardIndexer `json:"unheard,omitempty"` // indexers that keep the old one
+	Indexers    []string             `json:"indexers"`
+	Unreachable []UnreachableIndexer `json:"unreachable,omitempty"` // indexers that keep the old one
 }
 
-// UnheardIndexer is an indexer that did not answer in time.
-type UnheardIndexer struct {
+// UnreachableIndexer is an indexer that did not answer in time.
+type UnreachableIndexer struct {
 	Indexer string `json:"indexer"`
 	Error   string `json:"error"`
 }

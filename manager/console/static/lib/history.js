@@ -36,7 +36,7 @@ export function line(h, points, value, { rest, role } = {}) {
 export function lacks(h) {
   const began = h.of.filter((o) => o.since_ms > h.from_ms);
   const oldest = Math.min(...h.of.map((o) => o.since_ms));
-  return [(h.unheard || []).map((u) => el('p', { class: 'pre' }, `The part of ${u.role} ${u.name} is missing here, because it does not answer: ${u.error}`)),
+  return [(h.unreachable || []).map((u) => el('p', { class: 'pre' }, `The part of ${u.role} ${u.name} is missing here, because it does not answer: ${u.error}`)),
     began.length > 0 && el('p', { class: 'dim' }, `Processes keep the history of the last hour in memory. ${began.length === h.of.length ? `None of them ran before ${time(oldest)}.`
       : `These have started since, and know nothing earlier: ${began.map((o) => `${o.role} ${o.name} (${time(o.since_ms)})`).join(', ')}.`}`),
     h.buckets_omitted > 0 && el('p', { class: 'dim' }, `${many(h.buckets_omitted, 'further bucket')} not recorded.`)];

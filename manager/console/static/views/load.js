@@ -31,7 +31,7 @@ const asked = (s) => el('span', { class: 'wrap', title: s.request_id && `request
 // lacks returns notes about what is missing in a list.
 function lacks(list) {
   return [list.omitted > 0 && el('p', { class: 'dim' }, `${many(list.omitted, 'further scan')}: tidemark scan lists more.`),
-    (list.unheard || []).map((u) => el('p', { class: 'pre' }, word('no answer', 'bad'), ` the scans of indexer ${u.indexer} are missing here: ${u.error}`))];
+    (list.unreachable || []).map((u) => el('p', { class: 'pre' }, word('no answer', 'bad'), ` the scans of indexer ${u.indexer} are missing here: ${u.error}`))];
 }
 
 // past shows the last hour: percentiles, and lines of the indexes that were scanned most.
