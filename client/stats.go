@@ -9,7 +9,7 @@ import (
 )
 
 // Stats returns statistics of all indexes of a bucket, "" for all, and of all indexers. Those of an indexer that does
-// not answer are missing: see IndexStats.CopiesHeard.
+// not answer are missing: see IndexStats.CopiesReported.
 func (c *Client) Stats(ctx context.Context, bucket string) (v1.Stats, error) {
 	path := "/v1/stats"
 	if bucket != "" {

@@ -205,10 +205,10 @@ type Definition struct {
 	SplitCause string `json:"split_cause,omitempty"`
 	// AutoSplitOff disables automatic splits and merges of the index.
 	AutoSplitOff bool `json:"auto_split_off,omitempty"`
-	// AskedPartitions is the number of slices that the user requested, if the index was split automatically since. 0: it
-	// has as many as requested.
-	AskedPartitions uint16 `json:"asked_partitions,omitempty"`
-	ModifiedCAS     uint64 `json:"modified_cas"` // cas of the last change of this object: its ETag
+	// RequestedPartitions is the number of slices that the user requested, if the index was split automatically since.
+	// 0: it has as many as requested.
+	RequestedPartitions uint16 `json:"requested_partitions,omitempty"`
+	ModifiedCAS         uint64 `json:"modified_cas"` // cas of the last change of this object: its ETag
 }
 
 // First returns the id by which subscribers identify the index. A split does not change it.
@@ -221,8 +221,8 @@ func (d *Definition) First() ID {
 
 // LeastPartitions returns the minimum number of slices after automatic merges: the number that the user requested.
 func (d *Definition) LeastPartitions() uint16 {
-	if d.AskedPartitions != 0 {
-		return d.AskedPartitions
+	if d.RequestedPartitions != 0 {
+		return d.RequestedPartitions
 	}
 	return d.Partitions
 }

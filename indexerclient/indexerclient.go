@@ -148,7 +148,7 @@ func (c *Client) Scans(ctx context.Context, addr string, running, slow int) (*wi
 }
 
 // History returns an indexer's recorded history of the scans that it has coordinated.
-func (c *Client) History(ctx context.Context, addr string, q wire.HistoryAsked) (*wire.History, error) {
+func (c *Client) History(ctx context.Context, addr string, q wire.HistoryQuery) (*wire.History, error) {
 	return rpc.Call[wire.History](ctx, c.rpc, StatsTimeout, http.MethodGet, addr+"/v1/history"+history.Query(q), nil)
 }
 

@@ -14,7 +14,7 @@ func unsplit(f *index.Definition) *Rejection {
 	if f.Replaces != 0 || f.Origin != 0 || f.SplitFailed != "" || f.SplitCause != "" {
 		return reject(errcode.InvalidArgument, "index %q: a new index replaces no other and has no failed split", f.Name)
 	}
-	if f.AskedPartitions != 0 {
+	if f.RequestedPartitions != 0 {
 		return reject(errcode.InvalidArgument, "index %q: a new index must have the requested number of slices", f.Name)
 	}
 	return nil

@@ -112,8 +112,8 @@ func TestRequestedPartitions(t *testing.T) {
 		}
 		id = n.must(body).Index
 		d := n.state.Definition(id)
-		if d.AskedPartitions != c.asked || c.asked == 0 && d.LeastPartitions() != d.Partitions {
-			t.Fatalf("%v by itself %v: %d were asked for, at least %d", c.values, c.byItself, d.AskedPartitions,
+		if d.RequestedPartitions != c.asked || c.asked == 0 && d.LeastPartitions() != d.Partitions {
+			t.Fatalf("%v by itself %v: %d were asked for, at least %d", c.values, c.byItself, d.RequestedPartitions,
 				d.LeastPartitions())
 		}
 		n.ready(id)
@@ -127,7 +127,7 @@ func TestRequestedPartitions(t *testing.T) {
 	n.refuse(byItself(t, n.state.Index(id), "10"), errcode.InvalidArgument)
 
 	created := ranged("z", "10", "20")
-	created.Definition.AskedPartitions = 2
+	created.Definition.RequestedPartitions = 2
 	command := Command{TimeMS: n.now, Body: created}
 	if data, err := Encode(command); err == nil {
 		if _, err := Decode(data); !errors.Is(err, ErrUndecodable) {
@@ -139,7 +139,7 @@ func TestRequestedPartitions(t *testing.T) {
 		t.Errorf("a new index with slices that were asked for before: %v", err)
 	}
 	s, x := *n.state, *n.state.Index(id)
-	x.Definition.AskedPartitions = x.Definition.Partitions
+	x.Definition.RequestedPartitions = x.Definition.Partitions
 	s.indexes = s.indexes.Copy()
 	s.indexes.Set(id, &x)
 	if err := Check(&s); !errors.Is(err, ErrInvariant) {
@@ -161,7 +161,7 @@ func TestRestoreKeepsAutoSplit(t *testing.T) {
 	has := func(n *node, where string, state index.State) {
 		t.Helper()
 		d := n.state.IndexByName("b", "x").Definition
-		if !d.AutoSplitOff || d.AskedPartitions != 2 || d.Partitions != 3 || d.Statement != "CREATE INDEX off" ||
+		if !d.AutoSplitOff || d.RequestedPartitions != 2 || d.Partitions != 3 || d.Statement != "CREATE INDEX off" ||
 			d.State != state {
 			t.Errorf("%s: %+v", where, d)
 		}

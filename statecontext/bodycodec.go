@@ -245,7 +245,7 @@ func decodeRegistrationBody(k kind, d *decoder) Body {
 func decodeCreateIndex(d *decoder) *CreateIndex {
 	c := &CreateIndex{Definition: d.definition(), Layout: d.layout(), Placement: d.placements(), IfNotExists: d.bool()}
 	if f := &c.Definition; f.Replaces != 0 || f.Origin != 0 || f.SplitFailed != "" || f.SplitCause != "" ||
-		f.AskedPartitions != 0 {
+		f.RequestedPartitions != 0 {
 		d.fail("a new index that replaces index %d, or whose split failed, or that was split", f.Replaces)
 	}
 	return c

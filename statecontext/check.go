@@ -232,8 +232,8 @@ func checkDefinition(s *State, x *Index) error {
 		return broken("index %d comes of index %d, by splits", f.ID, f.Origin)
 	case f.SplitCause != "" && f.Replaces == 0:
 		return broken("index %d replaces none, and has the cause %q of a split", f.ID, f.SplitCause)
-	case f.AskedPartitions != 0 && f.AskedPartitions >= f.Partitions:
-		return broken("index %d has %d slices, %d were asked for", f.ID, f.Partitions, f.AskedPartitions)
+	case f.RequestedPartitions != 0 && f.RequestedPartitions >= f.Partitions:
+		return broken("index %d has %d slices, %d were asked for", f.ID, f.Partitions, f.RequestedPartitions)
 	case f.IsPrimary != (len(f.Keys) == 0):
 		return broken("index %d: primary %v with %d keys", f.ID, f.IsPrimary, len(f.Keys))
 	}

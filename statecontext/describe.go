@@ -137,7 +137,7 @@ func describeIndex(w *strings.Builder, x *Index) {
 	if f.AutoSplitOff {
 		w.WriteString(" auto_split off")
 	}
-	unlessZero(w, " asked for %d slices", f.AskedPartitions)
+	unlessZero(w, " asked for %d slices", f.RequestedPartitions)
 	unlessZero(w, " rules %d", f.Rules)
 	fmt.Fprintf(w, " @%d topology @%d\n", f.ModifiedCAS, x.TopologyCAS)
 	unlessZero(w, "  %s\n", f.Statement)

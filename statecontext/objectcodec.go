@@ -95,7 +95,7 @@ func appendDefinition(dst []byte, f *index.Definition) []byte {
 	dst = appendUint(appendUint(dst, uint64(f.Member.ID)), f.Member.Manifest)
 	dst = appendUint(appendUint(dst, uint64(f.Replaces)), uint64(f.Origin))
 	dst = appendString(appendString(dst, f.SplitFailed), f.SplitCause)
-	return appendUint(appendBool(dst, f.AutoSplitOff), uint64(f.AskedPartitions))
+	return appendUint(appendBool(dst, f.AutoSplitOff), uint64(f.RequestedPartitions))
 }
 
 // member reads the collection of a definition, if it has one.
@@ -151,7 +151,7 @@ func (d *decoder) definition() index.Definition {
 	f.CreatedMS, f.ModifiedCAS = d.int(), d.uint()
 	f.PartitionBy, f.Rules, f.Member = d.partitionBy(), d.uint32(), d.member()
 	f.Replaces, f.Origin, f.SplitFailed, f.SplitCause = index.ID(d.uint()), index.ID(d.uint()), d.string(), d.string()
-	f.AutoSplitOff, f.AskedPartitions = d.bool(), uint16(d.max(math.MaxUint16, "partitions that were asked for"))
+	f.AutoSplitOff, f.RequestedPartitions = d.bool(), uint16(d.max(math.MaxUint16, "partitions that were asked for"))
 	return f
 }
 

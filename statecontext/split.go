@@ -116,13 +116,13 @@ func (c *SplitIndex) recordAsked(f *index.Definition) *Rejection {
 	least := f.LeastPartitions()
 	switch {
 	case c.Cause == "" || c.Partitions == least:
-		f.AskedPartitions = 0
+		f.RequestedPartitions = 0
 	case c.Partitions < least:
 		return reject(errcode.InvalidArgument, "index %d (%s): %d slices were requested, so it does not get %d "+
 			"automatically", f.ID,
 			f.Name, least, c.Partitions)
 	default:
-		f.AskedPartitions = least
+		f.RequestedPartitions = least
 	}
 	return nil
 }

@@ -12,9 +12,9 @@ const (
 	HistorySlots = 360
 )
 
-// HistoryAsked selects a part of the history: Points points of Each slots, starting at slot From. Slots are counted
+// HistoryQuery selects a part of the history: Points points of Each slots, starting at slot From. Slots are counted
 // since 1970.
-type HistoryAsked struct {
+type HistoryQuery struct {
 	From   int64
 	Each   int
 	Points int

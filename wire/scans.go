@@ -21,8 +21,8 @@ type SlowFrom struct {
 	By     string `json:"by"`
 }
 
-// ScanAsked is the request of a scan or a count.
-type ScanAsked struct {
+// ScanInfo identifies a scan or a count, and describes its request.
+type ScanInfo struct {
 	ID          string   `json:"id"`
 	Index       index.ID `json:"index"`
 	Op          string   `json:"op"` // scan, count
@@ -44,7 +44,7 @@ type ScanTimes struct {
 
 // RunningScan is a scan in progress.
 type RunningScan struct {
-	ScanAsked
+	ScanInfo
 	ForMS float64 `json:"for_ms"`
 	State string  `json:"state"` // opening, waiting, reading, sending
 	Rows  int64   `json:"rows"`
@@ -54,7 +54,7 @@ type RunningScan struct {
 
 // SlowScan is a slow scan that has ended.
 type SlowScan struct {
-	ScanAsked
+	ScanInfo
 	TookMS float64 `json:"took_ms"`
 	Rows   int64   `json:"rows"`
 	ScanTimes

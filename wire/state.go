@@ -62,8 +62,8 @@ type BucketState struct {
 	Activations   []Activation            `json:"activations"` // newest last
 	HeldBytes     int64                   `json:"held_bytes"`  // received from KV and not yet acknowledged
 	BufferBytes   int64                   `json:"buffer_bytes"`
-	Workers       []QueueFill             `json:"workers"`                 // queued blocks of events of each worker
-	PurgesUnknown string                  `json:"purges_untold,omitempty"` // why KV's purge seqnos are unknown
+	Workers       []QueueFill             `json:"workers"`                  // queued blocks of events of each worker
+	PurgesUnknown string                  `json:"purges_unknown,omitempty"` // why KV's purge seqnos are unknown
 }
 
 // Columns checks that each column has a row for every vbucket. A receiver must call it before it reads the columns in

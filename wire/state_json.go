@@ -89,7 +89,7 @@ func (b *BucketState) appendJSON(f *fields) {
 		f.value("buffer_bytes", b.BufferBytes)
 		f.value("workers", b.Workers)
 		if b.PurgesUnknown != "" {
-			f.value("purges_untold", b.PurgesUnknown)
+			f.value("purges_unknown", b.PurgesUnknown)
 		}
 	})
 }

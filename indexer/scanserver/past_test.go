@@ -19,7 +19,7 @@ func TestHistoryOfOneBucket(t *testing.T) {
 	for id := range index.ID(4) {
 		s.past.Note(now, id, "any", time.Millisecond, 1, false)
 	}
-	q := wire.HistoryAsked{From: history.SlotOf(now), Each: 1, Points: 1}
+	q := wire.HistoryQuery{From: history.SlotOf(now), Each: 1, Points: 1}
 	if h := s.Past(q); len(h.Indexes) != 4 {
 		t.Errorf("of all: %+v", h.Indexes)
 	}

@@ -132,7 +132,7 @@ func (s *Server) Load() (scans, clients int) {
 func (s *Server) Stats(defs *wire.Definitions) []wire.ScanStats { return s.book.list(defs) }
 
 // Past returns the history of scans that have ended here.
-func (s *Server) Past(q wire.HistoryAsked) *wire.History {
+func (s *Server) Past(q wire.HistoryQuery) *wire.History {
 	if q.Bucket == "" {
 		return s.past.Report(q, nil)
 	}

@@ -472,8 +472,8 @@ func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeI
 		}
 		rowIf(t, "no split yet", info.SplitWaits)
 		rowIf(t, "no merge yet", info.MergeWaits)
-		if info.AskedPartitions != 0 {
-			fmt.Fprintf(t, "asked for\t%d partitions: it has more by itself\n", info.AskedPartitions)
+		if info.RequestedPartitions != 0 {
+			fmt.Fprintf(t, "requested\t%d partitions; automatic splits have added more\n", info.RequestedPartitions)
 		}
 		if !info.AutoSplit {
 			fmt.Fprintf(t, "auto_split\tfalse\n")

@@ -195,7 +195,7 @@ func missing(w io.Writer, omitted int, unreachable []v1.UnreachableIndexer) {
 	}
 }
 
-func scanned(a *v1.ScanAsked) string {
+func scanned(a *v1.ScanInfo) string {
 	if a.Name == "" {
 		return "index " + a.Index.String()
 	}
@@ -210,7 +210,7 @@ func tableRunning(t io.Writer, all []v1.RunningScan) {
 		if r.Cancelled {
 			state += " (cancelled)"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", r.ID, scanned(&r.ScanAsked), r.Op, r.User, lasted(r.ForMS),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", r.ID, scanned(&r.ScanInfo), r.Op, r.User, lasted(r.ForMS),
 			state, r.Rows, r.Consistency, r.Bounds)
 	}
 }
@@ -220,7 +220,7 @@ func tableSlow(t io.Writer, all []v1.SlowScan) {
 	for i := range all {
 		r := &all[i]
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", time.UnixMilli(r.SinceMS).Format(time.TimeOnly),
-			scanned(&r.ScanAsked), r.Op, r.User, lasted(r.TookMS), lasted(r.OpeningMS), lasted(r.WaitingMS), lasted(r.ReadingMS),
+			scanned(&r.ScanInfo), r.Op, r.User, lasted(r.TookMS), lasted(r.OpeningMS), lasted(r.WaitingMS), lasted(r.ReadingMS),
 			lasted(r.SendingMS), r.Rows, r.Code, r.Bounds)
 	}
 }

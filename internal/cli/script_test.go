@@ -85,7 +85,7 @@ func checkStats(t *testing.T, c *client.Client) {
 		idle = len(before.Indexes) > 0 && len(before.Indexers) == 2
 		for _, i := range before.Indexes {
 			idle = idle && i.State != index.Dropping && i.NumDocsPending+i.NumDocsQueued == 0 && i.PendingUnknown == "" &&
-				i.CopiesHeard == i.Copies
+				i.CopiesReported == i.Copies
 		}
 		select {
 		case <-ctx.Done():

@@ -34,7 +34,7 @@ func (r *ring[T]) at(slot int64) *T {
 }
 
 // points calls f for each recorded slot of the query, in order, with the number of its point.
-func (r *ring[T]) points(q wire.HistoryAsked, f func(point int, have *T)) {
+func (r *ring[T]) points(q wire.HistoryQuery, f func(point int, have *T)) {
 	for i := range q.Points * q.Each {
 		slot := q.From + int64(i)
 		if e := &r[slot%wire.HistorySlots]; e.slot == slot {
@@ -100,7 +100,7 @@ func (s *Scans) Note(ended time.Time, id index.ID, consistency string, took time
 }
 
 // Report returns the records for the requested points, of the indexes for which wanted returns true; nil means all.
-func (s *Scans) Report(q wire.HistoryAsked, wanted func(index.ID) bool) *wire.History {
+func (s *Scans) Report(q wire.HistoryQuery, wanted func(index.ID) bool) *wire.History {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := &wire.History{SinceMS: s.began.UnixMilli()}
@@ -211,7 +211,7 @@ func (c *Cluster) Buckets(now time.Time, all []wire.BucketPast) {
 }
 
 // Report returns the records for the requested points.
-func (c *Cluster) Report(q wire.HistoryAsked) *wire.History {
+func (c *Cluster) Report(q wire.HistoryQuery) *wire.History {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := &wire.History{SinceMS: c.began.UnixMilli()}

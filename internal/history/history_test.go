@@ -13,9 +13,9 @@ import (
 var began = time.Unix(1_700_000_000, 0)
 
 // hour returns a query for everything kept up to a moment, with points of that many slots.
-func hour(now time.Time, each int) wire.HistoryAsked {
+func hour(now time.Time, each int) wire.HistoryQuery {
 	points := wire.HistorySlots / each
-	return wire.HistoryAsked{From: SlotOf(now) - wire.HistorySlots + 1, Each: each, Points: points}
+	return wire.HistoryQuery{From: SlotOf(now) - wire.HistorySlots + 1, Each: each, Points: points}
 }
 
 // TestPercentiles checks over durations of six decades that each percentile has the promised accuracy.
@@ -105,7 +105,7 @@ func TestPointsOfSlots(t *testing.T) {
 			}
 		}
 	}
-	h := s.Report(wire.HistoryAsked{From: SlotOf(began), Each: 3, Points: 2}, nil)
+	h := s.Report(wire.HistoryQuery{From: SlotOf(began), Each: 3, Points: 2}, nil)
 	if len(h.Scans) != 2 || h.Scans[0].At != 0 || h.Scans[1].At != 1 || h.SinceMS != began.UnixMilli() {
 		t.Errorf("%+v", h.Scans)
 	}
@@ -145,7 +145,7 @@ func TestIndexesOfOneBucket(t *testing.T) {
 // TestQueriesRoundTrip checks queries with any bucket name.
 func TestQueriesRoundTrip(t *testing.T) {
 	for _, bucket := range []string{"", "world", "a&each=9 %"} {
-		q := wire.HistoryAsked{From: 7, Each: 2, Points: 5, Bucket: bucket}
+		q := wire.HistoryQuery{From: 7, Each: 2, Points: 5, Bucket: bucket}
 		if got, err := ParseQuery(httptest.NewRequest("GET", "/"+Query(q), nil)); err != nil || got != q {
 			t.Errorf("%+v, %v; want %+v", got, err, q)
 		}
@@ -160,7 +160,7 @@ func TestBucketsOfLeaders(t *testing.T) {
 	c.Buckets(began, []wire.BucketPast{{Name: "b", Term: 3, Lag: 9, Waiting: 1, Number: 5}})
 	c.Buckets(began, []wire.BucketPast{{Name: "b", Term: 3, Lag: 4, Waiting: 2, Number: 6}})
 	c.Buckets(began.Add(wire.HistorySlot), []wire.BucketPast{{Name: "b", Term: 4, Lag: 1, Number: 7}})
-	q := wire.HistoryAsked{From: SlotOf(began), Each: 1, Points: 2}
+	q := wire.HistoryQuery{From: SlotOf(began), Each: 1, Points: 2}
 	h := c.Report(q)
 	if want := (wire.BucketPast{Name: "b", Term: 3, Lag: 9, Waiting: 2, Number: 6}); len(h.Buckets) != 2 ||
 		h.Buckets[0] != want || len(h.Changes) != 1 || h.Unnoted != 0 {
@@ -182,7 +182,7 @@ func TestBucketsOfLeaders(t *testing.T) {
 
 // TestQuery checks that a query is decoded as it was encoded, and cannot request more than is kept.
 func TestQuery(t *testing.T) {
-	q := wire.HistoryAsked{From: 17, Each: 3, Points: 120}
+	q := wire.HistoryQuery{From: 17, Each: 3, Points: 120}
 	got, err := ParseQuery(httptest.NewRequest("GET", "/x"+Query(q), nil))
 	if err != nil || got != q {
 		t.Errorf("%+v, %v", got, err)

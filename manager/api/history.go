@@ -145,7 +145,7 @@ func (a *API) askPast(ctx context.Context, s *statecontext.State, p *past) {
 
 // past combines the records of several processes.
 type past struct {
-	asked wire.HistoryAsked
+	asked wire.HistoryQuery
 
 	mu         sync.Mutex
 	scans      map[string]*latencies // by consistency
@@ -169,7 +169,7 @@ type bucketAt struct {
 func newPast(now time.Time, minutes, each int, bucket string) *past {
 	points := int(time.Duration(minutes)*time.Minute/wire.HistorySlot) / each
 	last := history.SlotOf(now) / int64(each)
-	return &past{asked: wire.HistoryAsked{From: (last - int64(points) + 1) * int64(each), Each: each, Points: points,
+	return &past{asked: wire.HistoryQuery{From: (last - int64(points) + 1) * int64(each), Each: each, Points: points,
 		Bucket: bucket},
 		scans: map[string]*latencies{}, loads: map[index.ID]*loads{}, buckets: map[bucketAt]*wire.BucketPast{},
 		of: []v1.HistoryOf{}}

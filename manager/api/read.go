@@ -230,7 +230,7 @@ func info(x *statecontext.Index, now *core.Status) v1.IndexInfo {
 		Copies:   append([]partition.Copy(nil), x.Topology.Copies...), CreatedMS: d.CreatedMS, ModifiedCAS: d.ModifiedCAS,
 		ExpressionRules: d.Rules, Outdated: now.ExprRules.Outdated(d), Replaces: d.Replaces, Origin: d.Origin,
 		SplitFailed: d.SplitFailed,
-		AutoSplit:   !d.AutoSplitOff, AskedPartitions: d.AskedPartitions}
+		AutoSplit:   !d.AutoSplitOff, RequestedPartitions: d.RequestedPartitions}
 	p := now.Progress[d.ID]
 	i.Availability, i.WaitingFor = availabilityOf(&p), waitsOf(x, now)
 	i.SplitWaits, i.MergeWaits = p.SplitWaits, p.MergeWaits

@@ -60,7 +60,7 @@ func (g running) runningScans(w http.ResponseWriter, r *http.Request) error {
 		all += t.Running
 		for i := range t.Scans {
 			x := &t.Scans[i]
-			list.Scans = append(list.Scans, v1.RunningScan{ScanAsked: scanAsked(s, t.Name, &x.ScanAsked), ForMS: x.ForMS,
+			list.Scans = append(list.Scans, v1.RunningScan{ScanInfo: scanInfo(s, t.Name, &x.ScanInfo), ForMS: x.ForMS,
 				State: x.State, Rows: x.Rows, ScanTimes: v1.ScanTimes(x.ScanTimes), Cancelled: x.Cancelled})
 		}
 	}
@@ -88,7 +88,7 @@ func (g running) slowScans(w http.ResponseWriter, r *http.Request) error {
 		list.Forgotten += t.SlowTotal - min(uint64(t.SlowKept), t.SlowTotal)
 		for i := range t.Slow {
 			x := &t.Slow[i]
-			list.Scans = append(list.Scans, v1.SlowScan{ScanAsked: scanAsked(s, t.Name, &x.ScanAsked), TookMS: x.TookMS,
+			list.Scans = append(list.Scans, v1.SlowScan{ScanInfo: scanInfo(s, t.Name, &x.ScanInfo), TookMS: x.TookMS,
 				Rows: x.Rows, ScanTimes: v1.ScanTimes(x.ScanTimes), Code: x.Code, Detail: x.Detail})
 		}
 	}
@@ -152,9 +152,9 @@ func scansPage(r *http.Request) (limit int, err error) {
 	return page(r, defaultScans, maxScans)
 }
 
-// scanAsked adds the index's name, if this manager's state has it.
-func scanAsked(s *statecontext.State, indexer string, w *wire.ScanAsked) v1.ScanAsked {
-	c := v1.ScanAsked{ID: w.ID, Indexer: indexer, Index: w.Index, Op: w.Op, User: w.User, RequestID: w.RequestID,
+// scanInfo adds the index's name, if this manager's state has it.
+func scanInfo(s *statecontext.State, indexer string, w *wire.ScanInfo) v1.ScanInfo {
+	c := v1.ScanInfo{ID: w.ID, Indexer: indexer, Index: w.Index, Op: w.Op, User: w.User, RequestID: w.RequestID,
 		SinceMS: w.SinceMS, Consistency: w.Consistency, Stability: w.Stability, Bounds: w.Bounds}
 	if x := s.Index(w.Index); x != nil {
 		d := &x.Definition

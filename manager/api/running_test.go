@@ -20,7 +20,7 @@ func TestHungIndexerIsNamed(t *testing.T) {
 			t.Errorf("asked for %s", r.URL)
 		}
 		rpc.Write(w, r, http.StatusOK, &wire.IndexerScans{Name: "i1", Running: 1,
-			Scans: []wire.RunningScan{{ScanAsked: wire.ScanAsked{ID: "i1.1"}}}})
+			Scans: []wire.RunningScan{{ScanInfo: wire.ScanInfo{ID: "i1.1"}}}})
 	}))
 	defer lives.Close()
 	asked, over := make(chan struct{}), make(chan struct{})

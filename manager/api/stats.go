@@ -159,7 +159,7 @@ func indexStats(x *statecontext.Index, p core.Progress, reports map[index.NodeID
 			st.PendingUnknown = joinReason(st.PendingUnknown, fmt.Sprintf("no indexer has reported copy %s", t.ID))
 			continue
 		}
-		st.CopiesHeard++
+		st.CopiesReported++
 		build.Done, build.Total = build.Done+c.Done, build.Total+c.Total
 		if c.Ready {
 			build.Ready++

@@ -250,7 +250,7 @@ func TestAutomaticMerge(t *testing.T) {
 		w.until("it is split", 10*splitAfter, func() bool { return w.named("x").Partitions == 4 })
 		w.until("the first is gone", time.Minute, func() bool { return w.log.State().Index(x.ID) == nil })
 		id := w.named("x").ID
-		if d := w.named("x"); d.AskedPartitions != 2 {
+		if d := w.named("x"); d.RequestedPartitions != 2 {
 			t.Errorf("%+v", d)
 		}
 		zero.Store(5)
@@ -286,7 +286,7 @@ func TestAutomaticMerge(t *testing.T) {
 		}
 		w.until("the merged one has the name", time.Minute, func() bool {
 			d := w.named("x")
-			return d.Partitions == 2 && d.AskedPartitions == 0 && d.SplitCause == "" && d.State == index.Maintenance
+			return d.Partitions == 2 && d.RequestedPartitions == 0 && d.SplitCause == "" && d.State == index.Maintenance
 		})
 		w.until("the one of before is gone", time.Minute, func() bool { return w.log.State().Index(id) == nil })
 		time.Sleep(30 * splitAfter)

@@ -64,9 +64,9 @@ type IndexInfo struct {
 	// AutoSplit is set if the index is split and merged automatically, provided that the managers have limits for
 	// slices.
 	AutoSplit bool `json:"auto_split"`
-	// AskedPartitions is the requested number of slices, of an index that was split automatically since: it is never
+	// RequestedPartitions is the requested number of slices, of an index that was split automatically since: it is never
 	// merged below that. Absent: as many as it has.
-	AskedPartitions uint16 `json:"asked_partitions,omitempty"`
+	RequestedPartitions uint16 `json:"requested_partitions,omitempty"`
 	// Faults counts documents that have no entry because of an error; absent if there are none.
 	Faults *IndexFaults `json:"faults,omitempty"`
 	// ExpressionRules is the lowest version of the expression rules by which its entries were made; absent if it was not

@@ -4,7 +4,7 @@ import "tidemark/index"
 
 // RunningScan is a scan or a count in progress.
 type RunningScan struct {
-	ScanAsked
+	ScanInfo
 	ForMS float64 `json:"for_ms"` // so far
 	// State is opening: the copies of the slices are opened, until they have the timestamp and their first rows;
 	// waiting: for a new enough stability timestamp; reading: rows; or sending: the client, or the network to it, does
@@ -18,7 +18,7 @@ type RunningScan struct {
 
 // SlowScan is a scan or a count that took long, and has ended.
 type SlowScan struct {
-	ScanAsked
+	ScanInfo
 	TookMS float64 `json:"took_ms"`
 	Rows   int64   `json:"rows"`
 	ScanTimes
@@ -26,8 +26,8 @@ type SlowScan struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// ScanAsked is the request of a scan or a count.
-type ScanAsked struct {
+// ScanInfo identifies a scan or a count, and describes its request.
+type ScanInfo struct {
 	ID      string   `json:"id"`
 	Indexer string   `json:"indexer"` // the indexer that coordinates it
 	Index   index.ID `json:"index"`
@@ -46,7 +46,7 @@ type ScanAsked struct {
 }
 
 // Keyspace returns the keyspace of the index's documents: bucket, or bucket.scope.collection; "" if it is not known.
-func (s *ScanAsked) Keyspace() string {
+func (s *ScanInfo) Keyspace() string {
 	return index.KeyspaceOf(s.Bucket, s.Scope, s.Collection).String()
 }
 

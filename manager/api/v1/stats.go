@@ -52,9 +52,9 @@ type IndexStats struct {
 	// Faults counts documents that have no entry because of an error; absent if there are none, or if no leader was
 	// asked.
 	Faults *IndexFaults `json:"faults,omitempty"`
-	// Copies is the number of copies, CopiesHeard the number of those that an indexer has reported.
-	Copies      int `json:"copies"`
-	CopiesHeard int `json:"copies_heard"`
+	// Copies is the number of copies, CopiesReported the number of those that an indexer has reported.
+	Copies         int `json:"copies"`
+	CopiesReported int `json:"copies_reported"`
 }
 
 // IndexerStats holds the figures of an indexer.
