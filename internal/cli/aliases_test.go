@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestEveryListIsLs checks that every list command has the alias ls.
-func TestEveryListIsLs(t *testing.T) {
+// TestListCommandsHaveAliasLs checks that every list command has the alias ls.
+func TestListCommandsHaveAliasLs(t *testing.T) {
 	lists := 0
 	everyCommand(func(c *cobra.Command) {
 		if c.Name() != "list" {
@@ -19,6 +19,6 @@ func TestEveryListIsLs(t *testing.T) {
 		}
 	})
 	if lists == 0 {
-		t.Error("there is no list")
+		t.Error("there is no list command")
 	}
 }

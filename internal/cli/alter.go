@@ -37,7 +37,7 @@ func (a *alterFlags) run(cmd *cobra.Command, s Streams, f *serverFlags, args []s
 	if err != nil {
 		return err
 	}
-	named = named && len(index.Keyspaces(bucket)) == 1 // else it may be in a collection, which only the cluster can tell
+	named = named && len(index.Keyspaces(bucket)) == 1 // else a collection is possible: only the cluster knows
 	if st.Keyspace, st.Name = index.InBucket(bucket), name; named && a.instead.print {
 		return printStatements(s.Out, f.output, []expression.Statement{st})
 	}
@@ -112,15 +112,15 @@ cancels that. With --auto-split=false the number of slices no longer changes aut
 func (a *alterFlags) statement(cmd *cobra.Command) (*expression.AlterIndex, error) {
 	st := &expression.AlterIndex{}
 	given := 0
-	var unread error
+	var valueErr error
 	for flag, set := range map[string]func(){
 		"replicas":     func() { st.Action, st.NumReplica = expression.ActionReplicaCount, &a.replicas },
 		"nodes":        func() { st.Action, st.Nodes = expression.ActionMove, a.nodes },
 		"drop-replica": func() { st.Action, st.ReplicaID = expression.ActionDropReplica, &a.dropReplica },
 		"split":        func() { st.Action = expression.ActionSplit },
 		"partitions":   func() { st.Action, st.NumPartition = expression.ActionSplit, &a.partitions },
-		"split-at":     func() { unread = alterAt(st, expression.ActionSplit, a.splitAt) },
-		"merge-at":     func() { unread = alterAt(st, expression.ActionMerge, a.mergeAt) },
+		"split-at":     func() { valueErr = alterAt(st, expression.ActionSplit, a.splitAt) },
+		"merge-at":     func() { valueErr = alterAt(st, expression.ActionMerge, a.mergeAt) },
 		"cancel-split": func() { st.Action = expression.ActionCancelSplit },
 		"auto-split":   func() { st.Action, st.AutoSplit = expression.ActionAutoSplit, &a.autoSplit },
 	} {
@@ -133,8 +133,8 @@ func (a *alterFlags) statement(cmd *cobra.Command) (*expression.AlterIndex, erro
 		return nil, usage("give one change: --replicas N, --nodes NAME,…, --drop-replica N, --split, " +
 			"--partitions N, --split-at VALUE, --merge-at VALUE, --cancel-split or --auto-split=BOOL")
 	}
-	if unread != nil {
-		return nil, unread
+	if valueErr != nil {
+		return nil, valueErr
 	}
 	return st, a.check(st)
 }
@@ -163,5 +163,5 @@ func alterAt(st *expression.AlterIndex, action string, values []string) error {
 			return nil
 		}
 	}
-	return usage(`a value is a constant, text in quotes, as '"m"' or 10: %s`, strings.Join(values, ", "))
+	return usage(`want constants as values, such as '"m"' (text in quotes) or 10, got %s`, strings.Join(values, ", "))
 }

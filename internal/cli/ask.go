@@ -14,7 +14,7 @@ import (
 	"tidemark/client"
 )
 
-// errInterrupted is wrapped when a command was ended by Ctrl-C or an equivalent signal.
+// errInterrupted is wrapped if a command was ended by Ctrl-C or an equivalent signal.
 var errInterrupted = errors.New("interrupted")
 
 // interrupted converts the error of a command (not of a role) that was ended by the end of ctx: it adds that the
@@ -140,12 +140,12 @@ func eraseLast(line []byte, echo io.Writer) []byte {
 // nextKey waits for a byte until ctx ends.
 func nextKey(ctx context.Context, f *os.File) (byte, error) {
 	type key struct {
-		of  byte
+		b   byte
 		err error
 	}
 	pressed := make(chan key, 1)
-	// The goroutine remains when ctx ends because of a signal to this process alone, which then ends; in a shell, which
-	// continues, it swallows the next byte.
+	// If ctx ends first, the goroutine keeps reading: the process usually ends with it, but in a shell, which continues,
+	// it consumes the next byte.
 	go func() {
 		var b [1]byte
 		n, err := f.Read(b[:])
@@ -156,7 +156,7 @@ func nextKey(ctx context.Context, f *os.File) (byte, error) {
 	}()
 	select {
 	case k := <-pressed:
-		return k.of, k.err
+		return k.b, k.err
 	case <-ctx.Done():
 		if errors.Is(ctx.Err(), context.Canceled) {
 			return 0, errInterrupted

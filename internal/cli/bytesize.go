@@ -29,7 +29,7 @@ func (b *byteSize) Set(text string) error {
 		*b = byteSize(n * u.bytes)
 		return nil
 	}
-	return errors.New("want a whole number of bytes, or one with a unit (kB, MB, GB, KiB, MiB, GiB), as 512MiB")
+	return errors.New("want a whole number of bytes, or one with a unit (kB, MB, GB, KiB, MiB, GiB), such as 512MiB")
 }
 
 // String implements pflag.Value.

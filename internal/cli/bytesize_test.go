@@ -17,7 +17,7 @@ func TestByteSize(t *testing.T) {
 	for _, text := range []string{"", "MiB", "-1", "1.5GiB", "12 parsecs", "9223372036854775807KiB",
 		"99999999999999999999"} {
 		if err := new(byteSize).Set(text); err == nil {
-			t.Errorf("%q was taken", text)
+			t.Errorf("%q was accepted", text)
 		}
 	}
 }
@@ -34,7 +34,7 @@ func TestByteRate(t *testing.T) {
 	}
 	for _, text := range []string{"", "fast", "-1MiB", "1.5MiB"} {
 		if err := new(byteRate).Set(text); err == nil {
-			t.Errorf("%q was taken", text)
+			t.Errorf("%q was accepted", text)
 		}
 	}
 }

@@ -89,14 +89,14 @@ func (f *issueFlags) run(s Streams) error {
 	return reportCap(s, ca, f.req.Validity)
 }
 
-// reportCap reports when certificates end sooner than requested because their CA does.
+// reportCap reports certificates that expire sooner than requested because their CA does.
 func reportCap(s Streams, ca *tlsconf.CA, validity time.Duration) error {
 	end, sooner := ca.Cap(validity)
 	if !sooner {
 		return nil
 	}
-	_, err := fmt.Fprintf(s.Err, "the CA ends at %s, and with it what was made now, sooner than --validity %s: have "+
-		"another CA on all nodes before then\n", end.UTC().Format(time.RFC3339), validity)
+	_, err := fmt.Fprintf(s.Err, "the CA expires at %s, and with it the certificates made now, before --validity %s is "+
+		"over: have another CA on all nodes by then\n", end.UTC().Format(time.RFC3339), validity)
 	return err
 }
 

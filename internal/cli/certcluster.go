@@ -153,7 +153,7 @@ func (f *clusterCerts) free(nodes []clusterCert) error {
 func (f *clusterCerts) nodes(args []string) ([]clusterCert, error) {
 	if len(args) == 0 {
 		if !f.replace {
-			return nil, usage("tidemark cert cluster needs the nodes, as n1=10.0.0.1; or --replace to renew those in --out")
+			return nil, usage("tidemark cert cluster needs the nodes, like n1=10.0.0.1; or --replace to renew those in --out")
 		}
 		return certified(f.out)
 	}
@@ -181,11 +181,11 @@ func parseClusterCerts(args []string) (nodes []clusterCert, err error) {
 			}
 		}
 		if name != tlsconf.AnyID && !nodeName(name) {
-			return nil, usage("%q: want NODE=HOST[,HOST...]; NODE has 1 to %d letters, digits or any of . _ -, begins with no "+
-				"point, and is neither %s nor %s; or it is * for every node", arg, maxNodeName, operatorName, anyName)
+			return nil, usage("%q: want NODE=HOST[,HOST...]; NODE has 1 to %d letters, digits or any of . _ -, does not "+
+				"begin with a dot, and is neither %s nor %s; or it is * for every node", arg, maxNodeName, operatorName, anyName)
 		}
 		if name == tlsconf.AnyID && !found {
-			return nil, usage("%q: want *=HOST[,HOST...], with what others dial, as *.tidemark.example.org", arg)
+			return nil, usage("%q: want *=HOST[,HOST...], with the names that others dial, like *.tidemark.example.org", arg)
 		}
 		if slices.ContainsFunc(nodes, func(n clusterCert) bool { return n.name == name }) {
 			return nil, usage("node %s is given twice", name)
@@ -236,8 +236,8 @@ func certified(out string) (nodes []clusterCert, err error) {
 		cert, err := readCertificate(path)
 		if errors.Is(err, fs.ErrNotExist) || !e.IsDir() {
 			if other := otherRole(filepath.Join(out, e.Name())); other != "" { // it would otherwise be left unchanged silently
-				return nil, fmt.Errorf("%s exists but lacks an indexer's certificate, which has the hosts: make all of "+
-					"%s again with --replace %[2]s=HOST", other, e.Name())
+				return nil, fmt.Errorf("%s exists but lacks an indexer's certificate, which lists the hosts: make all "+
+					"certificates of %s again with --replace %[2]s=HOST", other, e.Name())
 			}
 			continue
 		}
@@ -291,10 +291,10 @@ func readCertificate(path string) (*x509.Certificate, error) {
 	return cert, nil
 }
 
-// loadOrMakeCA reads the CA of a folder, or creates one if there is none at all.
-func loadOrMakeCA(dir string, mustBe bool) (*tlsconf.CA, error) {
+// loadOrMakeCA reads the CA of a folder. It creates one if the folder has no part of one, unless mustExist is set.
+func loadOrMakeCA(dir string, mustExist bool) (*tlsconf.CA, error) {
 	ca, err := tlsconf.LoadCA(dir)
-	if err == nil || !errors.Is(err, fs.ErrNotExist) || mustBe {
+	if err == nil || !errors.Is(err, fs.ErrNotExist) || mustExist {
 		return ca, err
 	}
 	for _, name := range []string{tlsconf.CAFile, tlsconf.CAKeyFile} {

@@ -39,7 +39,7 @@ managers, projectors and indexers that have registered are up.`,
 		Example: "  tidemark cluster status --server 127.0.0.1:9520\n  tidemark cluster status --watch\n  tidemark cluster " +
 			"status --wait --timeout 2m",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			until := untils[wait]
+			until := waitConditions[wait]
 			switch {
 			case wait != "" && until == nil:
 				return usage("--wait %s: want %s or %s", wait, waitForReady, waitForMembers)
@@ -73,8 +73,8 @@ const (
 	waitForMembers = "members"
 )
 
-// untils holds, for each value, a function that returns what is missing; nothing when it is reached.
-var untils = map[string]func(st *v1.Status) []string{
+// waitConditions holds, for each value, a function that returns what is missing; nothing once the condition is met.
+var waitConditions = map[string]func(st *v1.Status) []string{
 	waitForReady: func(st *v1.Status) []string {
 		if st.Verdict == v1.VerdictReady {
 			return nil

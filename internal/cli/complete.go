@@ -39,9 +39,9 @@ func noFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirecti
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-// ask returns a completion from an answer of the cluster within completeTimeout; any error yields no words and no
-// output.
-func (f *serverFlags) ask(words func(ctx context.Context, c *client.Client, args []string) ([]string,
+// fromCluster returns a completion with the words that the cluster returns within completeTimeout; after an error there
+// are no words and no output.
+func (f *serverFlags) fromCluster(words func(ctx context.Context, c *client.Client, args []string) ([]string,
 	error)) completion {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if _, err := resolve(cmd); err != nil { // flags and environment select the cluster
@@ -69,7 +69,7 @@ func (f *serverFlags) ask(words func(ctx context.Context, c *client.Client, args
 
 // indexes completes bucket/name, for one argument or many.
 func (f *serverFlags) indexes(many bool) completion {
-	named := f.ask(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
+	named := f.fromCluster(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
 		list, err := c.Indexes(ctx, "")
 		for _, i := range list.Indexes {
 			if i.State != index.Dropping {
@@ -88,7 +88,7 @@ func (f *serverFlags) indexes(many bool) completion {
 
 // buckets completes the names of buckets that have or had indexes.
 func (f *serverFlags) buckets() completion {
-	return f.ask(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
+	return f.fromCluster(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
 		st, err := c.Status(ctx)
 		for _, b := range st.Buckets {
 			words = append(words, b.Name)
@@ -99,7 +99,7 @@ func (f *serverFlags) buckets() completion {
 
 // nodes completes the names of indexers.
 func (f *serverFlags) nodes() completion {
-	return f.ask(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
+	return f.fromCluster(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
 		st, err := c.Status(ctx)
 		for _, i := range st.Indexers {
 			words = append(words, i.ID)
@@ -110,7 +110,7 @@ func (f *serverFlags) nodes() completion {
 
 // members completes the name of one member: a manager, projector or indexer, or only those of the given roles.
 func (f *serverFlags) members(roles ...string) completion {
-	return one(f.ask(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
+	return one(f.fromCluster(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
 		st, err := c.Status(ctx)
 		for _, name := range namesOfMembers(&st) {
 			if of := rolesOf(&st, name); len(roles) == 0 || slices.ContainsFunc(roles, func(r string) bool {
@@ -135,7 +135,7 @@ func one(words completion) completion {
 
 // users completes the name of a user.
 func (f *serverFlags) users() completion {
-	return one(f.ask(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
+	return one(f.fromCluster(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
 		list, err := c.Users(ctx)
 		for _, u := range list {
 			words = append(words, u.Name)
@@ -146,7 +146,7 @@ func (f *serverFlags) users() completion {
 
 // tokens completes the id of a token.
 func (f *serverFlags) tokens() completion {
-	return one(f.ask(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
+	return one(f.fromCluster(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
 		list, err := c.Tokens(ctx)
 		for _, t := range list {
 			words = append(words, t.ID)
@@ -182,7 +182,7 @@ func (f *serverFlags) loggers() completion {
 // deferred completes BUCKET, and then the names of its deferred indexes.
 func (f *serverFlags) deferred() completion {
 	buckets := f.buckets()
-	names := f.ask(func(ctx context.Context, c *client.Client, args []string) (words []string, err error) {
+	names := f.fromCluster(func(ctx context.Context, c *client.Client, args []string) (words []string, err error) {
 		list, err := c.Indexes(ctx, args[0])
 		for _, i := range list.Indexes {
 			if i.Deferred && i.State == index.Pending {
@@ -201,11 +201,11 @@ func (f *serverFlags) deferred() completion {
 
 // servers completes the managers of the present cluster, or of the running up of --data.
 func (f *serverFlags) servers(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-	f.server = nil // the value being typed is not a server to ask
+	f.server = nil // the value being typed is not the server to query
 	if m, err := localcluster.ReadManifest(f.data); err == nil && f.data != "" {
 		return hostports(m.Servers()), cobra.ShellCompDirectiveNoFileComp
 	}
-	return f.ask(func(ctx context.Context, c *client.Client, _ []string) ([]string, error) {
+	return f.fromCluster(func(ctx context.Context, c *client.Client, _ []string) ([]string, error) {
 		st, err := c.Status(ctx)
 		var urls []string
 		for _, m := range st.Managers {

@@ -46,7 +46,7 @@ Secrets are not shown, only whether they are set.`, role.Name()),
 			return showSettings(s, as, all)
 		}}
 	role.LocalFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Name != "output" { // the one of up is for the output of up
+		if f.Name != "output" { // up has a flag of this name, for its own output
 			cmd.Flags().AddFlag(f)
 		}
 	})

@@ -152,7 +152,7 @@ func useContext(cmd *cobra.Command, origins config.Origins) error {
 		switch f := fl.Lookup(other); {
 		case origins[other] == "default", config.Text(f.Value) == "":
 		case typed && origins[other] == "flag":
-			return usage("--context %s and --%s name a cluster each: give one of them", name, other)
+			return usage("--context %s and --%s both name a cluster: give one of them", name, other)
 		case !typed:
 			return nil
 		}
@@ -191,7 +191,7 @@ func (c *contextSettings) apply(fl *pflag.FlagSet, origins config.Origins, origi
 		{"certs-dir": c.CertsDir, "tls-ca": c.TLSCA, "tls-cert": c.TLSCert, "tls-key": c.TLSKey},
 		{"user": c.User, "password-file": c.PasswordFile, "token-file": c.TokenFile},
 	} {
-		if _, who := group["user"]; who && token || anySet(group, origins) {
+		if _, isUser := group["user"]; isUser && token || anySet(group, origins) {
 			continue // set with higher precedence
 		}
 		if err := setAll(fl, group, origins, origin); err != nil {
@@ -252,8 +252,8 @@ With --server, --data or TIDEMARK_SERVER, which name another cluster, the contex
 		RunE: func(_ *cobra.Command, args []string) error {
 			name := args[0]
 			if !plainName(name) || name == noContext {
-				return usage("context %q: want 1 to %d letters, digits or any of . _ -, no point at the beginning; %s alone is "+
-					"no context at all", name, maxNodeName, noContext)
+				return usage("context %q: want 1 to %d letters, digits or any of . _ -, without a dot at the beginning; %s "+
+					"means no context", name, maxNodeName, noContext)
 			}
 			if len(c.Server) == 0 {
 				return usage("tidemark context add needs --server: managers of the cluster")

@@ -27,9 +27,9 @@ type credentialFlags struct {
 	files                         tlsconf.Files
 	certs                         string
 	user, passwordFile, tokenFile string
-	// asked caches the secret read from standard input or the terminal: it can be read only once, while a command such
+	// secret caches the secret read from standard input or the terminal: it can be read only once, while a command such
 	// as top creates many clients.
-	asked string
+	secret string
 }
 
 func (c *credentialFlags) add(fl *pflag.FlagSet) {
@@ -89,7 +89,7 @@ func (c *credentialFlags) secrets(ctx context.Context, s Streams, o *client.Opti
 	return err
 }
 
-// read reads a secret from a file, each time anew, or once from standard input.
+// read reads a secret: from a file at each call, from standard input only once.
 func (c *credentialFlags) read(s Streams, path string) (string, error) {
 	if path != standard {
 		return readSecret(s, path)
@@ -97,12 +97,12 @@ func (c *credentialFlags) read(s Streams, path string) (string, error) {
 	return c.once(func() (string, error) { return readSecret(s, path) })
 }
 
-// once returns the first secret that ask has returned.
-func (c *credentialFlags) once(ask func() (string, error)) (secret string, err error) {
-	if c.asked == "" { // "" is not a secret
-		c.asked, err = ask()
+// once returns the secret that the first call of read has returned.
+func (c *credentialFlags) once(read func() (string, error)) (secret string, err error) {
+	if c.secret == "" { // "" is not a secret
+		c.secret, err = read()
 	}
-	return c.asked, err
+	return c.secret, err
 }
 
 // folder sets the files of --certs-dir.

@@ -31,8 +31,8 @@ func (gf *groupFlags) add(cmd *cobra.Command) {
 
 func (gf *groupFlags) given() bool { return len(gf.by)+len(gf.aggregates) > 0 }
 
-// elsewhere rejects these flags for commands with a single number as the answer, and names the command for groups.
-func (gf *groupFlags) elsewhere(ref string) error {
+// reject returns the error of a command whose result is a single number: it names the command for groups.
+func (gf *groupFlags) reject(ref string) error {
 	words := []string{"tidemark index scan", ref}
 	for _, by := range gf.by {
 		words = append(words, "--group-by", shellWord(by))
@@ -77,7 +77,7 @@ func (gf *groupFlags) request(ctx context.Context, c *client.Client, ref string,
 // componentNames maps expressions to the components of an index's key.
 type componentNames struct {
 	lookup func() (v1.IndexInfo, error)
-	asked  bool
+	loaded bool // exprs are the index's
 	exprs  []string
 }
 
@@ -86,12 +86,12 @@ func (n *componentNames) number(text string) (int, error) {
 	if i, err := strconv.Atoi(text); err == nil {
 		return i, nil
 	}
-	if !n.asked {
+	if !n.loaded {
 		info, err := n.lookup()
 		if err != nil {
 			return 0, err
 		}
-		n.asked = true
+		n.loaded = true
 		for _, k := range info.Keys {
 			n.exprs = append(n.exprs, k.Expr)
 		}

@@ -39,7 +39,7 @@ The last interval may still be running.`,
 					return err
 				}
 				err = show(s.Out, f.output, h, []v1.History{h}, func(t *tabwriter.Writer) { tableHistory(t, &h, req.Bucket) })
-				notRemembered(s.Err, &h)
+				printGaps(s.Err, &h)
 				return err
 			})
 		}}
@@ -60,8 +60,8 @@ func tableHistory(t io.Writer, h *v1.History, bucket string) {
 	}
 	fmt.Fprintln(t, "WHAT\tCOUNT\tMEAN\tP50\tP95\tP99")
 	line := func(what string, l v1.Latency) {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\n", what, l.Count, lasted(l.MeanMS), lasted(l.P50MS), lasted(l.P95MS),
-			lasted(l.P99MS))
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\n", what, l.Count, formatMS(l.MeanMS), formatMS(l.P50MS), formatMS(l.P95MS),
+			formatMS(l.P99MS))
 	}
 	for i := range h.Scans {
 		line("scans"+of+", "+h.Scans[i].Consistency, h.Scans[i].Latency)
@@ -76,7 +76,7 @@ func tableHistory(t io.Writer, h *v1.History, bucket string) {
 		if x.Name != "" {
 			name = index.KeyspaceOf(x.Bucket, x.Scope, x.Collection).String() + "/" + x.Name
 		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s\n", name, x.Scans, x.Rows, x.Errors, lasted(x.MeanMS))
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s\n", name, x.Scans, x.Rows, x.Errors, formatMS(x.MeanMS))
 	}
 	tablePoints(t, h, all)
 }
@@ -132,17 +132,17 @@ func tablePoints(t io.Writer, h *v1.History, all string) {
 			lag = fmt.Sprint(p.lag)
 		}
 		if p.scans > 0 {
-			p99 = lasted(p.p99)
+			p99 = formatMS(p.p99)
 		}
 		fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%s\n", clockOf(ms), p.scans, p99, p.ddl, lag)
 	}
 }
 
-// notRemembered reports what is missing from a history.
-func notRemembered(w io.Writer, h *v1.History) {
+// printGaps reports what is missing from a history.
+func printGaps(w io.Writer, h *v1.History) {
 	for _, o := range h.Of {
 		if o.SinceMS > h.FromMS {
-			fmt.Fprintf(w, "%s %s remembers nothing before %s\n", o.Role, o.Name, clockOf(o.SinceMS))
+			fmt.Fprintf(w, "%s %s has no records from before %s\n", o.Role, o.Name, clockOf(o.SinceMS))
 		}
 	}
 	for _, u := range h.Unreachable {

@@ -28,13 +28,13 @@ func TestHistoryOfOneBucket(t *testing.T) {
 			"2 indexes more: see --limit"}, nil},
 		{"", []string{"scans, any", "SCANS", "2 indexes more: see --limit"}, []string{"of all buckets", "(ALL)"}},
 	} {
-		code, out, talk := run(t, "", "cluster", "history", "--server", s.URL, "--bucket", tc.bucket)
+		code, out, stderr := run(t, "", "cluster", "history", "--server", s.URL, "--bucket", tc.bucket)
 		if code != errcode.ExitOK {
-			t.Fatal(talk)
+			t.Fatal(stderr)
 		}
 		for _, want := range tc.has {
-			if !strings.Contains(out+talk, want) {
-				t.Errorf("bucket %q: %q is not in %s%s", tc.bucket, want, out, talk)
+			if !strings.Contains(out+stderr, want) {
+				t.Errorf("bucket %q: %q is not in %s%s", tc.bucket, want, out, stderr)
 			}
 		}
 		for _, not := range tc.lacks {

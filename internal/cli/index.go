@@ -153,12 +153,12 @@ func (cf *createFlags) check() error {
 		return usage("--partitions takes 0 (the default) to 1024, --replicas 0 to 16")
 	}
 	if len(cf.keys) == 0 && !cf.req.IsPrimary {
-		return usage("give what to index: --key EXPRESSION, repeated for more keys, or --primary for the document ids")
+		return usage("specify what to index: --key EXPRESSION, repeated for more keys, or --primary for the document ids")
 	}
 	return nil
 }
 
-// requests returns those of the file, or the one of flags and arguments.
+// requests returns the requests in the file, or the one that flags and arguments describe.
 func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([]v1.CreateRequest, error) {
 	if cf.file != "" {
 		return cf.fromFile(s, cmd, args)
@@ -203,7 +203,7 @@ func partitioned(req *v1.CreateRequest, by string) error {
 	return nil
 }
 
-// fromFile reads definitions, which must be complete.
+// fromFile reads complete definitions from the file; flags for parts of a definition are rejected.
 func (cf *createFlags) fromFile(s Streams, cmd *cobra.Command, args []string) ([]v1.CreateRequest, error) {
 	for _, other := range []string{"key", "where", "primary", "if-not-exists", "defer-build", "partition-by",
 		"partitions", "replicas", "nodes", "collection", "auto-split"} {
@@ -374,7 +374,7 @@ indexes that were created with defer_build and have been built since.`,
 func printIndexes(w io.Writer, output format, list v1.IndexList) error {
 	return show(w, output, list, list.Indexes, func(t *tabwriter.Writer) {
 		fmt.Fprintln(t, "ID\tBUCKET\tNAME\tSTATE\tPROGRESS\tENTRIES\tDEFINITION")
-		shown := map[index.ID]bool{} // with the index that they replace
+		shown := map[index.ID]bool{} // in the row of the index that they replace
 		for _, i := range list.Indexes {
 			if i.Split != nil {
 				shown[i.Split.ID] = true
@@ -464,11 +464,11 @@ func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeI
 			info.Partitions, info.Replicas)
 		fmt.Fprintf(t, "created\t%s\nmodified_cas\t%d\ndefinition\t%s\n",
 			time.UnixMilli(info.CreatedMS).UTC().Format(time.RFC3339), info.ModifiedCAS, info.Definition)
-		printTroubles(t, &info)
+		printProblems(t, &info)
 		if x := info.Split; x != nil {
 			fmt.Fprintf(t, "split\tindex %s of %d slices is %s, %.0f%%: %s\n", x.ID, x.Partitions, x.State, x.Progress,
 				x.Definition)
-			rowIf(t, "by itself", x.Cause)
+			rowIf(t, "split cause", x.Cause)
 		}
 		rowIf(t, "no split yet", info.SplitWaits)
 		rowIf(t, "no merge yet", info.MergeWaits)
@@ -481,7 +481,7 @@ func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeI
 		if info.Replaces != 0 {
 			fmt.Fprintf(t, "replaces\tindex %s, when it is ready\n", info.Replaces)
 		}
-		rowIf(t, "no split", info.SplitFailed)
+		rowIf(t, "split failed", info.SplitFailed)
 		if info.ExpressionRules != 0 {
 			fmt.Fprintf(t, "expression rules\t%d\n", info.ExpressionRules)
 		}
@@ -496,7 +496,7 @@ func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeI
 	})
 }
 
-// entriesOf marks a figure that may be too low.
+// entriesOf formats the number of entries, with >= if it may be too low.
 func entriesOf(i *v1.IndexInfo) string {
 	if i.ItemsIncomplete {
 		return fmt.Sprintf(">=%d", i.Items)
@@ -504,8 +504,8 @@ func entriesOf(i *v1.IndexInfo) string {
 	return fmt.Sprint(i.Items)
 }
 
-// printTroubles prints what an index lacks or waits for.
-func printTroubles(t io.Writer, info *v1.IndexInfo) {
+// printProblems prints what an index lacks or waits for.
+func printProblems(t io.Writer, info *v1.IndexInfo) {
 	rowIf(t, "reason", info.Reason)
 	for _, w := range info.WaitingFor {
 		fmt.Fprintf(t, "waits\t%s\n", w)
@@ -525,7 +525,7 @@ func printCopies(t io.Writer, info *v1.IndexInfo, names map[index.NodeID]string)
 	fmt.Fprintln(t, "\nCOPY\tSLICE\tREPLICA\tINDEXER\tSTATE\tENTRIES\tBYTES\tWRITTEN/S\tREAD/S")
 	for _, p := range info.Copies {
 		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s", p.ID, p.Slice, p.Replica, indexerName(names, p.Node), p.State)
-		if l, told := load[p.ID]; told {
+		if l, ok := load[p.ID]; ok {
 			fmt.Fprintf(t, "\t%d\t%d\t%d\t%d\n", l.Items, l.Bytes, l.WriteRate, l.ReadRate)
 		} else {
 			fmt.Fprintln(t, "\t-\t-\t-\t-")

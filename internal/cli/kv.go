@@ -155,7 +155,7 @@ type kvFlags struct {
 	timeout                                                             time.Duration
 	tls                                                                 kvTLSFlags
 	output                                                              format
-	talk                                                                func() io.Writer
+	stderr                                                              func() io.Writer
 	reach                                                               kvReach
 }
 
@@ -167,7 +167,7 @@ func (f *kvFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.data, "data", "", "data `FOLDER` of a running tidemark up, for its address and credentials")
 	cmd.Flags().StringVar(&f.bucket, "bucket", "", "bucket (default: that of --kv or --data)")
 	networkFlag(cmd.Flags(), &f.network)
-	f.talk = cmd.ErrOrStderr
+	f.stderr = cmd.ErrOrStderr
 	cmd.Flags().StringVar(&f.user, "kv-user", "", "user")
 	cmd.Flags().StringVar(&f.passwordFile, "kv-password-file", "", "file with the password")
 	cmd.Flags().StringVar(&f.password, "kv-password", "", "password (better: TIDEMARK_KV_PASSWORD or a file)")
@@ -202,7 +202,7 @@ func (f *kvFlags) target(ctx context.Context) (seeds []string, opt kvclient.Opti
 	case f.kv != "":
 		var note string
 		if seeds, note = kvclient.Seeds(ctx, spec, spec.TLS(f.tls.files != (kvclient.TLSFiles{})), nil); note != "" {
-			fmt.Fprintln(f.talk(), "tidemark:", note)
+			fmt.Fprintln(f.stderr(), "tidemark:", note)
 		}
 	}
 	if err := f.check(seeds); err != nil {
@@ -279,13 +279,13 @@ func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Contex
 		return nil, nil, nil, err
 	}
 	unreached := reachFor
-	if ctx.Value(patientKey{}) != nil {
+	if ctx.Value(waitLimitKey{}) != nil {
 		unreached = 0
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	connecting, end := context.WithCancelCause(ctx)
 	var following sync.WaitGroup
-	following.Go(func() { f.reach.follow(connecting, f.talk(), unreached, f.timeout, end) })
+	following.Go(func() { f.reach.follow(connecting, f.stderr(), unreached, f.timeout, end) })
 	c, err := kvclient.Connect(connecting, seeds, opt)
 	cause := context.Cause(connecting)
 	end(nil)
@@ -440,7 +440,7 @@ func openDocuments(name string, stdin io.Reader, o documents.Options, unchecked 
 	return file, size, closeInput, nil
 }
 
-// checkDocuments reads all documents of a file and returns the error of the first one that cannot be stored.
+// checkDocuments reads all documents of a file. It returns the error of the first one that cannot be stored.
 func checkDocuments(in io.Reader, o documents.Options) error {
 	r, err := documents.New(in, o)
 	for err == nil {

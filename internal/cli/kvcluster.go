@@ -93,8 +93,8 @@ func (f *kvAdminFlags) ofData() (urls []string, err error) {
 	return urls, nil
 }
 
-// openKVAdmin returns a client for addresses with or without a scheme: with TLS if there is a source, or if they have
-// such a scheme.
+// openKVAdmin returns a client for addresses with or without a scheme. It uses TLS if there is a source, or if the
+// addresses begin with https://.
 func openKVAdmin(urls []string, user, password string, source *tlsconf.Source) (*kv.Admin, error) {
 	conf := source.UserClient()
 	var addresses []string
@@ -207,7 +207,7 @@ its vbuckets first. Without --lose the failover is refused if writes that are kn
 With --lose the best replicas are promoted as they are: their vbuckets begin new branches, and consumers that have read
 beyond them must roll back.
 
-All other members must answer. A node that was failed over learns this before it serves again.`,
+All other members must answer. A node that was failed over detects that before it serves again.`,
 		Example: "  tidemark kv failover kv2 --data ./cluster\n  tidemark kv failover kv2 --lose --data ./cluster",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -340,7 +340,7 @@ func isOver(status kv.ClusterStatus, operation string) bool {
 // waitRebalance shows the progress of an operation until it has ended; with "" until none is running.
 func waitRebalance(ctx context.Context, s Streams, a *kv.Admin, operation string) error {
 	bar := newBar(s.Err, "rebalancing")
-	told := ""
+	reported := ""
 	for {
 		status, err := a.Status(ctx)
 		switch {
@@ -353,8 +353,8 @@ func waitRebalance(ctx context.Context, s Streams, a *kv.Admin, operation string
 			return nil
 		case status.Progress != nil && status.Progress.Total > 0:
 			bar.set(float64(status.Progress.Total-status.Progress.Left) * 100 / float64(status.Progress.Total))
-			if w := status.Progress.Waiting; w != "" && w != told {
-				told = w
+			if w := status.Progress.Waiting; w != "" && w != reported {
+				reported = w
 				fmt.Fprintf(s.Err, "waits for %s\n", w)
 			}
 		}

@@ -6,8 +6,8 @@ import (
 	"tidemark/kv"
 )
 
-// TestRebalanceIsOver checks that a command waits for the operation that it has begun, and not for one begun by
-// another user; the leader determines what is running.
+// TestRebalanceIsOver checks that a command waits for the operation that it has begun, and not for one that another
+// user has begun. Only the leader's answer counts.
 func TestRebalanceIsOver(t *testing.T) {
 	t.Parallel()
 	lead := kv.ClusterStatus{Leader: "kv1", Nodes: []kv.NodeStatus{{ID: "kv1", State: "ready"}}}
@@ -19,7 +19,7 @@ func TestRebalanceIsOver(t *testing.T) {
 		operation string
 		over      bool
 	}{
-		{"nothing is under way", lead, "", true},
+		{"nothing is running", lead, "", true},
 		{"ours has ended", lead, "a", true},
 		{"the leader does not answer", kv.ClusterStatus{Leader: "kv1"}, "a", false},
 		{"any", moving, "", false},

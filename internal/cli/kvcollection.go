@@ -64,8 +64,8 @@ own tools.`,
 		Example: "  tidemark kv collection create world inventory --data ./cluster\n  tidemark kv collection create world " +
 			"inventory.airline --data ./cluster", Args: exactArgs("BUCKET", "SCOPE[.COLLECTION]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			scope, collection, pointed := strings.Cut(args[1], ".")
-			if scope == "" || pointed && collection == "" { // an empty name, as of an unset variable, is no scope
+			scope, collection, dotted := strings.Cut(args[1], ".")
+			if scope == "" || dotted && collection == "" { // a name may be empty because a shell variable is not set
 				return usage("want SCOPE or SCOPE.COLLECTION, got %q", args[1])
 			}
 			a, err := f.open()

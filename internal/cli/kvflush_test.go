@@ -31,28 +31,28 @@ func TestFlush(t *testing.T) {
 		<-ended
 	})
 	<-node.Ready()
-	soon, done := context.WithTimeout(t.Context(), time.Minute)
+	limited, done := context.WithTimeout(t.Context(), time.Minute)
 	defer done()
-	c, err := kvclient.Connect(soon, []string{node.MemcachedAddr()}, kvclient.Options{User: "u", Password: "secret",
+	c, err := kvclient.Connect(limited, []string{node.MemcachedAddr()}, kvclient.Options{User: "u", Password: "secret",
 		Bucket: "b"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := c.Set(soon, "k", []byte("v"), kvclient.StoreOptions{}); err != nil {
+	if _, err := c.Set(limited, "k", []byte("v"), kvclient.StoreOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	flush := []string{"kv", "flush", "b", "--admin", node.AdminAddr(), "--kv-user", "u", "--kv-password", "secret"}
-	if code, _, talk := run(t, "", flush...); code != errcode.ExitUsage || !strings.Contains(talk, "--yes") {
-		t.Errorf("without a yes: exit %d, %s", code, talk)
+	if code, _, stderr := run(t, "", flush...); code != errcode.ExitUsage || !strings.Contains(stderr, "--yes") {
+		t.Errorf("without --yes: exit %d, %s", code, stderr)
 	}
-	if _, err := c.Get(soon, "k"); err != nil {
-		t.Fatalf("without a yes: %v", err)
+	if _, err := c.Get(limited, "k"); err != nil {
+		t.Fatalf("without --yes: %v", err)
 	}
-	if code, _, talk := run(t, "", append(flush, "--yes")...); code != errcode.ExitOK {
-		t.Fatalf("exit %d: %s", code, talk)
+	if code, _, stderr := run(t, "", append(flush, "--yes")...); code != errcode.ExitOK {
+		t.Fatalf("exit %d: %s", code, stderr)
 	}
-	if _, err := c.Get(soon, "k"); !errors.Is(err, kvclient.ErrKeyNotFound) {
+	if _, err := c.Get(limited, "k"); !errors.Is(err, kvclient.ErrKeyNotFound) {
 		t.Errorf("after the flush: %v", err)
 	}
 }

@@ -47,8 +47,8 @@ func (r *kvReach) each() (text string, taken bool) {
 	return strings.Join(list, "; "), r.taken
 }
 
-// follow reports once what the command waits for, and ends the wait if no node has accepted a connection for as long
-// as unreached; if that is 0, it continues until ctx ends, after limit.
+// follow reports once what the command waits for. It ends the wait if no node accepts a connection within unreached; if
+// that is 0, the wait lasts until ctx ends, after limit.
 func (r *kvReach) follow(ctx context.Context, w io.Writer, unreached, limit time.Duration,
 	end context.CancelCauseFunc) {
 	if !pause(ctx, reportAfter) {
@@ -62,13 +62,13 @@ func (r *kvReach) follow(ctx context.Context, w io.Writer, unreached, limit time
 	if failed != "" {
 		failed = " (" + failed + ")"
 	}
-	fmt.Fprintf(w, "tidemark: no answer of KV yet%s; trying for %s\n", failed, within)
+	fmt.Fprintf(w, "tidemark: no answer from KV yet%s; trying for %s\n", failed, within)
 	if unreached == 0 || !pause(ctx, unreached-reportAfter) {
 		return
 	}
 	if failed, taken = r.each(); !taken {
-		end(fmt.Errorf("%w in %s: %s; are they nodes of the KV cluster, and does it run?", errKVUnreached, unreached,
-			valueOr(failed, "none has answered")))
+		end(fmt.Errorf("%w in %s: %s; check that these are nodes of the KV cluster and that it runs", errKVUnreached,
+			unreached, valueOr(failed, "none has answered")))
 	}
 }
 

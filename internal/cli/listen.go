@@ -29,7 +29,7 @@ const (
 type listenFlags struct {
 	host  string
 	first int  // of the ports
-	found bool // they were searched: not given, and none stored
+	found bool // the ports were searched, as none were given or stored
 }
 
 func (f *listenFlags) add(cmd *cobra.Command) {
@@ -80,7 +80,7 @@ type keptFirst struct {
 	First int `json:"first"`
 }
 
-// keep stores the ports that were found, once they are taken, so that a restart uses the same ones.
+// keep stores the ports that were found, once this process listens on them, so that a restart uses the same ones.
 func (f *listenFlags) keep(dir string) error {
 	if !f.found {
 		return nil
@@ -117,7 +117,7 @@ func (f *listenFlags) taken(err error) error {
 // portsToTry limits the search for free ports.
 const portsToTry = 200
 
-// freePorts returns the first of so many consecutive ports on which no process listens.
+// freePorts returns the first of indexerPorts consecutive ports on which no process listens.
 func freePorts(host string, from int) (first int, err error) {
 	for i := range portsToTry {
 		first = from + i*indexerPorts
@@ -128,8 +128,8 @@ func freePorts(host string, from int) (first int, err error) {
 			return 0, fmt.Errorf("--listen %s: %w", host, err)
 		}
 	}
-	return 0, fmt.Errorf("--listen %s: no %d free ports in a row from %d to %d; the last try: %w", host, indexerPorts,
-		from, first+indexerPorts-1, err)
+	return 0, fmt.Errorf("--listen %s: no %d consecutive free ports from %d to %d; the last attempt: %w", host,
+		indexerPorts, from, first+indexerPorts-1, err)
 }
 
 func portsFree(host string, first int) error {

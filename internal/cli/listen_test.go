@@ -18,8 +18,8 @@ import (
 	"tidemark/internal/testing/ports"
 )
 
-// listening returns the configuration from the flags of an indexer.
-func listening(t *testing.T, dir string, args ...string) (*indexer.Config, *listenFlags, error) {
+// listenConfig returns an indexer's configuration from its flags.
+func listenConfig(t *testing.T, dir string, args ...string) (*indexer.Config, *listenFlags, error) {
 	t.Helper()
 	cfg, f, cmd := &indexer.Config{Dir: dir}, &listenFlags{}, &cobra.Command{}
 	cmd.Flags().StringVar(&cfg.Name, "id", "i1", "")
@@ -32,11 +32,11 @@ func listening(t *testing.T, dir string, args ...string) (*indexer.Config, *list
 	return cfg, f, f.place(cmd, cfg)
 }
 
-// TestIndexerListens checks that --listen puts all ports on one host, and that the data folder stores them once they
-// are taken.
+// TestIndexerListens checks that --listen puts all ports on one host, and that the data folder stores them once the
+// indexer listens on them.
 func TestIndexerListens(t *testing.T) {
 	dir := t.TempDir()
-	cfg, f, err := listening(t, dir, "--listen", "127.0.0.1")
+	cfg, f, err := listenConfig(t, dir, "--listen", "127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,44 +47,45 @@ func TestIndexerListens(t *testing.T) {
 		}
 	}
 	if kept, err := keptPorts(dir); cfg.Name != cfg.Admin || kept != 0 || err != nil {
-		t.Errorf("it is called %q, and keeps %d, %v", cfg.Name, kept, err)
+		t.Errorf("name %q, stored port %d, %v", cfg.Name, kept, err)
 	}
-	f.first++ // as if another process had taken the earlier ones
+	f.first++ // as if another process had taken the first ones
 	if err := f.keep(dir); err != nil {
 		t.Fatal(err)
 	}
-	again, g, err := listening(t, dir, "--listen", "127.0.0.1", "--id", "i7")
+	again, g, err := listenConfig(t, dir, "--listen", "127.0.0.1", "--id", "i7")
 	if err != nil || g.first != f.first || g.found || again.Name != "i7" {
 		t.Errorf("again: %+v, %q, %v", g, again.Name, err)
 	}
 	for _, host := range []string{"::1", "[::1]"} {
-		one, _, err := listening(t, dir, "--listen", host, "--port", "7000")
+		one, _, err := listenConfig(t, dir, "--listen", host, "--port", "7000")
 		if err != nil || one.Catchup != "[::1]:7004" {
 			t.Errorf("%q, %v", one.Catchup, err)
 		}
 	}
-	if one, _, err := listening(t, dir, "--listen", "0.0.0.0", "--port", "7000", "--advertise", "10.0.0.7"); err != nil ||
-		one.Name != "10.0.0.7:7000" {
-		t.Errorf("behind a wildcard address it is called %q, %v", one.Name, err)
+	one, _, err := listenConfig(t, dir, "--listen", "0.0.0.0", "--port", "7000", "--advertise", "10.0.0.7")
+	if err != nil || one.Name != "10.0.0.7:7000" {
+		t.Errorf("with a wildcard address the name is %q, %v", one.Name, err)
 	}
 	for _, bad := range []string{`{"first":0}`, `{"first":65533}`, `{`} {
 		if err := os.WriteFile(filepath.Join(dir, portsFile), []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := listening(t, dir, "--listen", "127.0.0.1"); err == nil || !strings.Contains(err.Error(), portsFile) {
-			t.Errorf("kept ports %s: %v", bad, err)
+		_, _, err := listenConfig(t, dir, "--listen", "127.0.0.1")
+		if err == nil || !strings.Contains(err.Error(), portsFile) {
+			t.Errorf("stored ports %s: %v", bad, err)
 		}
 	}
 	for _, args := range []string{"--port 7000", "--listen h --port 65532", "--listen h --port -1",
 		"--listen h --scan h:1"} {
-		if _, _, err := listening(t, dir, strings.Fields(args)...); !errors.As(err, new(usageError)) {
+		if _, _, err := listenConfig(t, dir, strings.Fields(args)...); !errors.As(err, new(usageError)) {
 			t.Errorf("%s: %v", args, err)
 		}
 	}
 }
 
-// TestFreePortsInARow checks that it finds five consecutive ports on which no process listens.
-func TestFreePortsInARow(t *testing.T) {
+// TestFreePorts checks that five consecutive ports are found on which no process listens.
+func TestFreePorts(t *testing.T) {
 	from := ports.Range(t)
 	l, err := net.Listen("tcp", joinPort("127.0.0.1", from+2))
 	if err != nil {
@@ -94,19 +95,19 @@ func TestFreePortsInARow(t *testing.T) {
 	if first, err := freePorts("127.0.0.1", from); err != nil || first <= from || (first-from)%indexerPorts != 0 {
 		t.Errorf("%d, after %d: %v", first, from, err)
 	}
-	for _, host := range []string{"192.0.2.1", "a b"} { // no port of these would work
+	for _, host := range []string{"192.0.2.1", "a b"} { // no port of these hosts would work
 		if _, err := freePorts(host, from); err == nil || !strings.HasPrefix(err.Error(), "--listen "+host+": listen tcp") {
-			t.Errorf("a host that is not this one: %v", err)
+			t.Errorf("a host that is not this machine: %v", err)
 		}
 	}
 }
 
-// TestPortsAreKept checks that a start stores the ports that were found once it has taken them, and gives advice if
-// another process took them first.
-func TestPortsAreKept(t *testing.T) {
+// TestPortsAreStored checks that a start stores the ports that were found once it listens on them, and that the error
+// has advice if another process took them first.
+func TestPortsAreStored(t *testing.T) {
 	first := ports.Range(t)
 	start := func(dir string) (*indexer.Config, error) {
-		cfg, f, err := listening(t, dir, "--listen", "127.0.0.1", "--port", strconv.Itoa(first))
+		cfg, f, err := listenConfig(t, dir, "--listen", "127.0.0.1", "--port", strconv.Itoa(first))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +124,7 @@ func TestPortsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	if kept, err := keptPorts(dir); kept != first || err != nil {
-		t.Errorf("it keeps %d, %v, want %d", kept, err, first)
+		t.Errorf("stored %d, %v, want %d", kept, err, first)
 	}
 	l, err := net.Listen("tcp", cfg.Scan)
 	if err != nil {
@@ -132,10 +133,10 @@ func TestPortsAreKept(t *testing.T) {
 	defer l.Close()
 	other := t.TempDir()
 	if _, err := start(other); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "give --port") {
-		t.Errorf("its port for scans is taken: %v", err)
+		t.Errorf("the scan port is in use: %v", err)
 	}
 	if kept, err := keptPorts(other); kept != 0 || err != nil {
-		t.Errorf("without its ports it keeps %d, %v", kept, err)
+		t.Errorf("after a failed start, stored %d, %v", kept, err)
 	}
 }
 

@@ -11,9 +11,9 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// TestLoggingOfOneOfSeveral checks that, if nodes of several roles have a name, as those of `tidemark node` do, the
+// TestLoggingOfAmbiguousName checks that, if nodes of several roles have a name, as those of `tidemark node` do, the
 // error lists the roles and the flag. Other errors are unchanged.
-func TestLoggingOfOneOfSeveral(t *testing.T) {
+func TestLoggingOfAmbiguousName(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -37,9 +37,9 @@ func TestLoggingOfOneOfSeveral(t *testing.T) {
 		"n1 --role projector": {errcode.ExitFailed, "BAD_REQUEST: because"},
 		"m2":                  {errcode.ExitFailed, "BAD_REQUEST: because"},
 	} {
-		code, _, talk := run(t, "", append([]string{"cluster", "logging", "--server", s.URL}, strings.Fields(args)...)...)
-		if code != want.code || !strings.Contains(talk, want.text) {
-			t.Errorf("%s: exit code %d, %s", args, code, talk)
+		code, _, stderr := run(t, "", append([]string{"cluster", "logging", "--server", s.URL}, strings.Fields(args)...)...)
+		if code != want.code || !strings.Contains(stderr, want.text) {
+			t.Errorf("%s: exit code %d, %s", args, code, stderr)
 		}
 	}
 }

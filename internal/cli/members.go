@@ -68,7 +68,7 @@ func clusterLeave(s Streams, f *serverFlags) *cobra.Command {
 first; then the manager is removed from the voters and its process ends. The cluster needs nothing of its folder.
 --server must be given here; TIDEMARK_SERVER does not replace it.`,
 		Annotations: map[string]string{typedServer: "yes"}, Example: "  tidemark cluster leave --server 10.0.0.4:9520"}
-	yes := yesFlag(cmd, "if a majority of the remaining managers would not answer, first remove as few of these as "+
+	yes := yesFlag(cmd, "if no majority of the remaining managers would answer, first remove as few unreachable ones as "+
 		"necessary")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if len(f.server) != 1 {
@@ -95,7 +95,7 @@ func removeManager(ctx context.Context, c *client.Client, id, yes string) (v1.Me
 	var p *wire.Problem
 	if errors.As(err, &p) && p.Code == errcode.NoLeader {
 		err = fmt.Errorf("%w; while a majority of managers is missing, no manager can be removed: restart them or, if their "+
-			"folders are lost for ever, run tidemark cluster recover on a survivor", err)
+			"folders are lost permanently, run tidemark cluster recover on a survivor", err)
 	}
 	return r, err
 }
@@ -134,7 +134,7 @@ func clusterRemove(s Streams, f *serverFlags) *cobra.Command {
 		Long: `Removes a node permanently, by its name (or by a manager's server id, or an indexer's uuid).
 
 Manager: a leader transfers leadership first; then the manager is removed from the voters. The removal is refused if
-fewer voters than a majority would be left alive: bring the voters that do not answer back, or remove them first
+fewer voters than a majority would be left alive: restart the voters that do not answer, or remove them first
 (--yes-lose-data does so). If a majority is already lost, nothing can be removed; cluster recover continues with one
 survivor.
 
@@ -152,7 +152,7 @@ accepted again; delete it.`,
 		"of a slice")
 	fl.BoolVar(&dry, "dry-run", false, "only report the consequences of removing an indexer")
 	fl.BoolVar(&sure, "yes", false, "do not ask on a terminal")
-	yes := yesFlag(cmd, "if a majority of the remaining managers would not answer, first remove as few of these as "+
+	yes := yesFlag(cmd, "if no majority of the remaining managers would answer, first remove as few unreachable ones as "+
 		"necessary")
 	complete(cmd, "role", fixed(kindManager, kindProjector, kindIndexer))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

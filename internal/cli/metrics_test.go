@@ -36,9 +36,9 @@ func checkMetrics(t *testing.T, cluster *testcluster.Cluster) {
 		for _, p := range problems {
 			t.Errorf("%s: %s: %s", role, p.Metric, p.Text)
 		}
-		for _, name := range typed.FindAllSubmatch(text, -1) {
+		for _, name := range metricType.FindAllSubmatch(text, -1) {
 			if !bytes.Contains(docs, append([]byte("`"), name[1]...)) {
-				t.Errorf("%s: docs/metrics.md does not name %s", role, name[1])
+				t.Errorf("%s: docs/metrics.md does not list %s", role, name[1])
 			}
 		}
 		for _, name := range []string{"tidemark_build_info{", "go_goroutines ", "process_resident_memory_bytes "} {
@@ -54,12 +54,12 @@ func checkMetrics(t *testing.T, cluster *testcluster.Cluster) {
 		}
 	}
 	if leading != 1 {
-		t.Errorf("%d managers show the cluster, want the leader alone", leading)
+		t.Errorf("%d managers have metrics of the cluster, want only the leader", leading)
 	}
 }
 
-// typed matches tidemark's metrics: those of hashicorp/raft and of the Go runtime are listed only in part.
-var typed = regexp.MustCompile(`(?m)^# TYPE (tidemark_\S+)`)
+// metricType matches tidemark's metrics: those of hashicorp/raft and of the Go runtime are listed only in part.
+var metricType = regexp.MustCompile(`(?m)^# TYPE (tidemark_\S+)`)
 
 func fetch(ctx context.Context, t *testing.T, url string) []byte {
 	t.Helper()

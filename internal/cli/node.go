@@ -69,12 +69,12 @@ type nodePeer struct{ name, host, port string }
 
 // nodePlan is the evaluation of the flags.
 type nodePlan struct {
-	f               *nodeFlags
-	file            string // of configuration
-	listen          string // host
-	advertise       string // host
-	peers           []nodePeer
-	manages, trails bool // it has a manager; a projector
+	f                 *nodeFlags
+	file              string // of configuration
+	listen            string // host
+	advertise         string // host
+	peers             []nodePeer
+	manages, projects bool // the node has a manager; a projector
 }
 
 func newNode(s Streams) *cobra.Command {
@@ -175,7 +175,7 @@ func (p *nodePlan) logStart(log hclog.Logger, source *tlsconf.Source) {
 		args = append(args, "manager", source.Scheme()+"://"+p.advertised(portREST))
 	}
 	args = append(args, "indexer", source.Scheme()+"://"+p.advertised(portIndexer))
-	if p.trails {
+	if p.projects {
 		args = append(args, "projector", source.Scheme()+"://"+p.advertised(portProjector), "kv", p.f.kv)
 	}
 	log.Info("node runs", append(args, "ports", fmt.Sprintf("%d-%d", p.f.port, p.f.port+nodePorts-1), "ready",
@@ -193,14 +193,14 @@ func (f *nodeFlags) plan(file string) (*nodePlan, error) {
 	if f.port < 1 || f.port > 1<<16-nodePorts {
 		return nil, usage("--port %d: want the first of %d ports, 1 to %d", f.port, nodePorts, 1<<16-nodePorts)
 	}
-	p := &nodePlan{f: f, file: file, listen: f.listen, advertise: f.advertise, trails: f.kv != ""}
-	if !p.trails && (f.kvUser != "" || f.kvPassword != "") {
+	p := &nodePlan{f: f, file: file, listen: f.listen, advertise: f.advertise, projects: f.kv != ""}
+	if !p.projects && (f.kvUser != "" || f.kvPassword != "") {
 		return nil, usage("--kv-user and --kv-password-file belong to the KV node of --kv: give --kv, too")
 	}
 	return p, p.place()
 }
 
-// identify takes the name from the node's certificate if none is given.
+// identify sets the name from the node's certificate if none is given.
 func (f *nodeFlags) identify() error {
 	if f.id == "" && f.certs != "" {
 		path := certsOf(f.certs, tlsconf.Indexer).Cert
@@ -220,22 +220,22 @@ func (f *nodeFlags) identify() error {
 		f.id = "n1"
 	}
 	if !nodeName(f.id) {
-		return fmt.Errorf("--id %q: want 1 to %d letters, digits or any of . _ -, no point at the beginning, neither %s nor "+
-			"%s", f.id, maxNodeName, operatorName, anyName)
+		return fmt.Errorf("--id %q: want 1 to %d letters, digits or any of . _ -, without a dot at the beginning, and "+
+			"neither %s nor %s", f.id, maxNodeName, operatorName, anyName)
 	}
 	return nil
 }
 
-// nowhere returns the error if nothing sets the address on which this node listens.
-func (p *nodePlan) nowhere() error {
+// noAddress returns the error for a node whose address is not configured.
+func (p *nodePlan) noAddress() error {
 	if p.f.unnamed {
-		return usage("--nodes does not have %s, the name of a node without --id and --certs-dir: give one of them", p.f.id)
+		return usage("--nodes does not list %s, the default name of a node without --id and --certs-dir: give one of them",
+			p.f.id)
 	}
-	return usage("--nodes does not have %s, so it has no manager and no address: give --listen",
-		p.f.id)
+	return usage("--nodes does not list %s, so it has no manager and no address: give --listen", p.f.id)
 }
 
-// placeAs takes the addresses of this node from --nodes; it then has a manager.
+// placeAs sets the addresses of this node from its entry in --nodes. Nodes with an entry have a manager.
 func (p *nodePlan) placeAs(own nodePeer) error {
 	p.manages = true
 	p.advertise = cmp.Or(p.advertise, own.host)
@@ -257,7 +257,7 @@ func (p *nodePlan) place() error {
 		}
 	}
 	if p.listen == "" && p.advertise == "" && len(p.peers) > 0 {
-		return p.nowhere()
+		return p.noAddress()
 	}
 	p.listen = cmp.Or(p.listen, "127.0.0.1")
 	p.advertise = cmp.Or(p.advertise, p.listen)
@@ -279,8 +279,8 @@ func (p *nodePlan) parsePeers() error {
 		}
 		for _, o := range p.peers {
 			if o.name == n.name || o.host == n.host && o.port == n.port {
-				return usage("--nodes has %s=%s:%s and %s=%s:%s: a name, and an address, are one node's", o.name, o.host, o.port,
-					n.name, n.host, n.port)
+				return usage("--nodes has %s=%s:%s and %s=%s:%s: each node needs a name and an address of its own",
+					o.name, o.host, o.port, n.name, n.host, n.port)
 			}
 		}
 		p.peers = append(p.peers, n)
@@ -358,7 +358,7 @@ func (p *nodePlan) config(s Streams) (node.Config, error) {
 		setting{name: "backfill", value: p.at(portIndexer + 3)}, setting{name: "catchup", value: p.at(portIndexer + 4)},
 		setting{name: "listen"}, setting{name: "port"}, // each address is given
 		setting{name: "memory-quota", value: p.f.quota.String(), yields: true})
-	if p.trails {
+	if p.projects {
 		add(newProjector(s), tlsconf.Projector, portProjector, setting{name: "managers", value: rest},
 			setting{name: "advertise", value: p.advertise}, setting{name: "admin", value: p.at(portProjector)},
 			setting{name: "kv", value: p.f.kv}, setting{name: "kv-user", value: p.f.kvUser, yields: true},
@@ -377,16 +377,16 @@ func (p *nodePlan) role(cmd *cobra.Command, role tlsconf.Role, own []setting) ([
 		setting{name: "tls-key", value: files.Key}, setting{name: "log-level", value: p.f.logs.level, yields: true},
 		setting{name: "log-format", value: p.f.logs.format, yields: true},
 		setting{name: "otlp-endpoint", value: p.f.logs.otlp, yields: true})
-	said, err := p.section(fl, role, own)
+	origins, err := p.section(fl, role, own)
 	if err != nil {
 		return nil, err
 	}
 	for _, set := range own {
-		inFile := strings.HasPrefix(said[set.name], "file ")
+		inFile := strings.HasPrefix(origins[set.name], "file ")
 		switch {
 		case inFile && !set.yields:
 			return nil, usage("configuration %s, section %s: %q is set by tidemark node itself: omit it",
-				said[set.name], role, set.name)
+				origins[set.name], role, set.name)
 		case set.value == "", inFile && (p.f.origins[set.name] == "default" ||
 			strings.HasPrefix(p.f.origins[set.name], "file ")):
 			continue
@@ -394,14 +394,14 @@ func (p *nodePlan) role(cmd *cobra.Command, role tlsconf.Role, own []setting) ([
 		if err := fl.Set(set.name, set.value); err != nil {
 			return nil, usage("%s: %v", role, config.Explain(err))
 		}
-		said[set.name] = "flag"
+		origins[set.name] = "flag"
 	}
 	if err := readable(fl, role); err != nil {
 		return nil, err
 	}
 	args := []string{cmd.Name()}
 	fl.VisitAll(func(f *pflag.Flag) {
-		if from := said[f.Name]; config.Key(f) && (from == "flag" || strings.HasPrefix(from, "file ")) {
+		if from := origins[f.Name]; config.Key(f) && (from == "flag" || strings.HasPrefix(from, "file ")) {
 			args = append(args, "--"+f.Name+"="+config.Text(f.Value))
 		}
 	})
@@ -438,7 +438,7 @@ func (p *nodePlan) section(fl *pflag.FlagSet, role tlsconf.Role, own []setting) 
 			if name == config.EnvName(config.FileFlag) || slices.ContainsFunc(own, func(s setting) bool {
 				return config.EnvName(s.name) == name
 			}) {
-				return "", false // this process has read it
+				return "", false // this process has applied it
 			}
 			return os.LookupEnv(name)
 		}})

@@ -78,12 +78,12 @@ func remark(t io.Writer, text, of string, args ...any) {
 // (ESC, and those that change the direction of writing), are replaced by their numbers, because the author of a
 // document must not control the user's screen. A byte that is not UTF-8 becomes U+FFFD, as in JSON.
 func plain(text string) string {
-	if utf8.ValidString(text) && !strings.ContainsFunc(text, steers) {
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, isControl) {
 		return text
 	}
 	var b strings.Builder
 	for _, r := range text {
-		if steers(r) {
+		if isControl(r) {
 			fmt.Fprintf(&b, "\\u%04x", r)
 		} else {
 			b.WriteRune(r)
@@ -92,8 +92,8 @@ func plain(text string) string {
 	return b.String()
 }
 
-// steers reports whether a character is a control character.
-func steers(r rune) bool {
+// isControl reports whether a character controls the terminal or breaks a line, or changes the direction of writing.
+func isControl(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }
 

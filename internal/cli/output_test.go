@@ -64,13 +64,14 @@ none: null
 // anew elsewhere.
 func TestOfflineIndexers(t *testing.T) {
 	in, now := int64(700_400), int64(0)
-	away := v1.IndexerStatus{ID: "i1", UUID: "u1", Admin: "http://i1", Role: "lost", State: "offline", OfflineSinceMS: 7,
-		OfflineForMS: 200_100, Placed: 8}
-	soon, due, stays := away, away, away
+	offline := v1.IndexerStatus{ID: "i1", UUID: "u1", Admin: "http://i1", Role: "lost", State: "offline",
+		OfflineSinceMS: 7, OfflineForMS: 200_100, Placed: 8}
+	soon, due, never := offline, offline, offline
 	soon.RepairInMS, due.RepairInMS = &in, &now
-	heard := v1.IndexerStatus{ID: "i2", Admin: "http://i2", Role: "serving", State: "active", OfflineForMS: 5, RepairInMS: &in}
+	active := v1.IndexerStatus{ID: "i2", Admin: "http://i2", Role: "serving", State: "active", OfflineForMS: 5,
+		RepairInMS: &in}
 	var b bytes.Buffer
-	if err := printStatus(&b, formatTable, v1.Status{Indexers: []v1.IndexerStatus{soon, due, stays, heard}}); err != nil {
+	if err := printStatus(&b, formatTable, v1.Status{Indexers: []v1.IndexerStatus{soon, due, never, active}}); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
@@ -87,7 +88,7 @@ func TestOfflineIndexers(t *testing.T) {
 	}
 }
 
-// TestCommonInput checks common forms of input that users type without looking them up.
+// TestCommonInput checks common short forms that users type.
 func TestCommonInput(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
@@ -106,7 +107,7 @@ func TestCommonInput(t *testing.T) {
 	}
 }
 
-// TestCSV checks that lists have a line of names, in order of their first occurrence, whatever each item leaves out,
+// TestCSV checks that lists have a line of names, in order of their first occurrence, whichever members items omit,
 // and that scans have the id first.
 func TestCSV(t *testing.T) {
 	type item struct {
@@ -124,10 +125,10 @@ func TestCSV(t *testing.T) {
 	}
 	b.Reset()
 	if err := show(&b, formatCSV, 0, []item{}, func(*tabwriter.Writer) {}); err != nil || b.Len() > 0 {
-		t.Errorf("nothing: %v %q", err, b.String())
+		t.Errorf("no items: %v %q", err, b.String())
 	}
 	if err := write(&b, formatCSV, items[1]); err != nil || b.String() != "id,bytes,keys\n2,7,\"[\"\"x\"\",null]\"\n" {
-		t.Errorf("one thing: %v %q", err, b.String())
+		t.Errorf("one item: %v %q", err, b.String())
 	}
 	b.Reset()
 	row, flush := scanPrinter(&b, formatCSV)

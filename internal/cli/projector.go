@@ -27,7 +27,7 @@ import (
 // stateTimeout limits one projector's answer: it returns its state at once, whatever the state of its streams.
 const stateTimeout = 5 * time.Second
 
-// errNoProjector means that none of the projectors that were asked has answered.
+// errNoProjector means that no projector has answered its request.
 var errNoProjector = errors.New("no projector answered")
 
 // projectorView is the state of one projector, or the reason why there is none.
@@ -45,12 +45,12 @@ func projectorState(s Streams) *cobra.Command {
 	var vbuckets bool
 	cmd := &cobra.Command{Use: "state [ID ...]", Short: "Show what projectors stream: buckets and vbuckets, topics and " +
 		"their queues, faults",
-		Long: `Gets the addresses of the projectors from a manager, and asks all of them, or those with the given IDs, for
-their state. With --admin, projectors are asked directly, without a manager. STREAMS is the number of vbuckets that are
-streamed, and of those that the projector has; BEHIND the number of seqnos received since the last complete snapshot;
-HELD the bytes that KV has sent and that are not processed yet, and how many KV may send; QUEUE how full the fullest
-queue is. --output json prints everything, with the field names of GET /v1/state. A projector that does not answer is
-listed with the reason; if none answers, the command fails. With TLS, use a certificate of a node or of an
+		Long: `Gets the addresses of the projectors from a manager, and requests the state of all of them, or of those with
+the given IDs. With --admin, projectors are queried directly, without a manager. STREAMS is the number of vbuckets that
+are streamed, and of those that the projector has; BEHIND the number of seqnos received since the last complete
+snapshot; HELD the bytes that KV has sent and that are not processed yet, and how many KV may send; QUEUE how full the
+fullest queue is. --output json prints everything, with the field names of GET /v1/state. A projector that does not
+answer is listed with the reason; if none answers, the command fails. With TLS, use a certificate of a node or of an
 administrator.`,
 		Example: "  tidemark projector state --data ./cluster\n  tidemark projector state p1 --vbuckets\n  tidemark " +
 			"projector state --admin 10.0.0.4:9530 --output json",
@@ -59,7 +59,7 @@ administrator.`,
 				return usage("--admin has the addresses of projectors: omit the IDs, or --admin")
 			}
 			conf, err := f.projectorTLS()
-			if err = cmp.Or(err, f.patience()); err != nil {
+			if err = cmp.Or(err, f.checkTimeout()); err != nil {
 				return err
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
@@ -88,7 +88,7 @@ administrator.`,
 			return noneAnswers(views)
 		}}
 	f.add(cmd, s)
-	cmd.Flags().StringSliceVar(&admin, "admin", nil, "admin addresses of projectors, host:port or URL, to ask them "+
+	cmd.Flags().StringSliceVar(&admin, "admin", nil, "admin addresses of projectors, host:port or URL, to query them "+
 		"without a manager")
 	cmd.Flags().BoolVar(&vbuckets, "vbuckets", false, "also show every vbucket's stream")
 	return cmd
@@ -97,10 +97,10 @@ administrator.`,
 // projectorTLS returns the TLS configuration for projectors, which are identified by CA and role, as among
 // components; nil without TLS.
 func (f *serverFlags) projectorTLS() (*tls.Config, error) {
-	if err := f.who.folder(); err != nil {
+	if err := f.credentials.folder(); err != nil {
 		return nil, err
 	}
-	files := f.who.files
+	files := f.credentials.files
 	if files.Empty() && f.data != "" {
 		m, err := localManifest(f.data)
 		if err != nil {
@@ -161,12 +161,12 @@ func registeredProjectors(ctx context.Context, c *client.Client, wanted []string
 
 // insideProcesses replaces the address of a process with several projectors by those projectors.
 func insideProcesses(ctx context.Context, views []projectorView, conf *tls.Config) (all []projectorView) {
-	c := rpc.NewClient(core.MaxKVNodes, conf) // a hanging one delays no other
+	c := rpc.NewClient(core.MaxKVNodes, conf) // a projector that hangs does not delay the others
 	defer c.Close()
 	inside := make([][]projectorView, len(views))
-	var asking sync.WaitGroup
+	var calls sync.WaitGroup
 	for i, v := range views {
-		asking.Go(func() {
+		calls.Go(func() {
 			inside[i] = []projectorView{v}
 			process, err := rpc.Call[wire.ProjectorProcess](ctx, c, stateTimeout, http.MethodGet, v.Admin+"/v1/projectors", nil)
 			switch {
@@ -174,7 +174,7 @@ func insideProcesses(ctx context.Context, views []projectorView, conf *tls.Confi
 				inside[i][0].Error = err.Error()
 				return
 			case err != nil:
-				return // it is a single projector, or its error will come with its state
+				return // a process with a single projector, or an error that the request of its state will return
 			}
 			inside[i] = nil
 			for _, p := range process.Projectors {
@@ -186,13 +186,13 @@ func insideProcesses(ctx context.Context, views []projectorView, conf *tls.Confi
 			}
 		})
 	}
-	asking.Wait()
+	calls.Wait()
 	return slices.Concat(inside...)
 }
 
 // askProjectors fills in the state of each projector, in parallel.
 func askProjectors(ctx context.Context, views []projectorView, conf *tls.Config) {
-	c := rpc.NewClient(core.MaxKVNodes, conf) // a hanging one delays no other
+	c := rpc.NewClient(core.MaxKVNodes, conf) // a projector that hangs does not delay the others
 	defer c.Close()
 	var all sync.WaitGroup
 	for i := range views {
@@ -257,12 +257,12 @@ func tableProjectors(t io.Writer, views []projectorView, vbuckets bool) {
 		tableVBuckets(t, views)
 	}
 	for i := range views {
-		tableTroubles(t, &views[i])
+		tableProblems(t, &views[i])
 	}
 }
 
-// tableTroubles prints a paragraph for each trouble of a projector.
-func tableTroubles(t io.Writer, v *projectorView) {
+// tableProblems prints a paragraph for each problem of a projector.
+func tableProblems(t io.Writer, v *projectorView) {
 	st := v.State
 	if st == nil {
 		fmt.Fprintf(t, "\n%s: %s\n", cmp.Or(v.ID, v.Admin), v.Error)

@@ -14,15 +14,15 @@ import (
 	"tidemark/wire"
 )
 
-// TestProjectorsBehindOnePort checks that all are asked in parallel, so that a hanging one delays no other: each
-// answers when all have been asked.
-func TestProjectorsBehindOnePort(t *testing.T) {
+// TestProjectorsAreQueriedInParallel checks that a projector that hangs does not delay the others: each one answers
+// only when all have received their requests.
+func TestProjectorsAreQueriedInParallel(t *testing.T) {
 	t.Parallel()
 	const n = 9
-	var asked atomic.Int64
+	var requests atomic.Int64
 	all := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if asked.Add(1) == n {
+		if requests.Add(1) == n {
 			close(all)
 		}
 		select {
@@ -44,29 +44,29 @@ func TestProjectorsBehindOnePort(t *testing.T) {
 	}
 }
 
-// TestProjectorStateTimeout checks that no request is made after --timeout, not even directly.
+// TestProjectorStateTimeout checks that no request is made after --timeout, not even with --admin.
 func TestProjectorStateTimeout(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	came := make(chan struct{})
+	closed := make(chan struct{})
 	go func() {
-		defer close(came)
+		defer close(closed)
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
 			_ = c.Close()
-			t.Errorf("%v was connected to", l.Addr())
+			t.Errorf("%v accepted a connection", l.Addr())
 		}
 	}()
-	code, _, talk := run(t, "", "projector", "state", "--timeout", "1ns", "--admin", l.Addr().String())
-	if code != errcode.ExitUnavailable || !strings.Contains(talk, "no projector answered") {
-		t.Errorf("exit %d: %s", code, talk)
+	code, _, stderr := run(t, "", "projector", "state", "--timeout", "1ns", "--admin", l.Addr().String())
+	if code != errcode.ExitUnavailable || !strings.Contains(stderr, "no projector answered") {
+		t.Errorf("exit %d: %s", code, stderr)
 	}
 	_ = l.Close()
-	<-came
+	<-closed
 }

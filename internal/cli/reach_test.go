@@ -21,42 +21,42 @@ import (
 	"tidemark/internal/testing/ports"
 )
 
-// TestNoServerListens checks that addresses that all refuse connections are tried for a few seconds, not for the
-// default of --timeout, and named with their errors; and that managers' logs are not mentioned.
+// TestNoServerListens checks that, if all addresses refuse connections, the command tries for a few seconds only, not
+// for the default --timeout, and lists the addresses with their errors; managers' logs are not mentioned.
 func TestNoServerListens(t *testing.T) {
 	t.Parallel()
 	a, b := ports.Addr(t), ports.Addr(t)
-	code, out, talk := run(t, "", "index", "list", "--server", a+","+b)
+	code, out, stderr := run(t, "", "index", "list", "--server", a+","+b)
 	if code != errcode.ExitUnavailable || out != "" {
 		t.Errorf("exit code %d, out %q", code, out)
 	}
 	for _, want := range []string{"no server could be reached in ", "http://" + a, "http://" + b, "connection refused"} {
-		if !strings.Contains(talk, want) {
-			t.Errorf("%q is not in %q", want, talk)
+		if !strings.Contains(stderr, want) {
+			t.Errorf("%q is not in %q", want, stderr)
 		}
 	}
-	if strings.Contains(talk, "request_id") {
-		t.Error(talk)
+	if strings.Contains(stderr, "request_id") {
+		t.Error(stderr)
 	}
 }
 
-// TestNoKVListens checks that KV nodes, and KV's cluster managers, that all refuse connections are tried as long as
-// managers are, and named. A given timeout is used in full, also for a node that has accepted a connection.
+// TestNoKVListens checks the same for KV nodes and KV's cluster managers. A timeout that the user has set is used in
+// full, and so is the default once a node has accepted a connection.
 func TestNoKVListens(t *testing.T) {
 	t.Parallel()
 	a, b := ports.Addr(t), ports.Addr(t)
-	code, out, talk := run(t, "", "kv", "get", "x", "--kv", a+","+b, "--bucket", "w", "--kv-user", "u", "--kv-password",
+	code, out, stderr := run(t, "", "kv", "get", "x", "--kv", a+","+b, "--bucket", "w", "--kv-user", "u", "--kv-password",
 		"p")
 	if code != errcode.ExitUnavailable || out != "" {
 		t.Errorf("exit code %d, out %q", code, out)
 	}
-	for _, want := range []string{"no answer of KV yet", "no KV node was reached in 5s", a + ": ", b + ": ", "refused"} {
-		if !strings.Contains(talk, want) {
-			t.Errorf("%q is not in %q", want, talk)
+	for _, want := range []string{"no answer from KV yet", "no KV node was reached in 5s", a + ": ", b + ": ", "refused"} {
+		if !strings.Contains(stderr, want) {
+			t.Errorf("%q is not in %q", want, stderr)
 		}
 	}
 	f := &kvFlags{kv: "http://" + a, bucket: "w", user: "u", timeout: time.Minute,
-		talk: func() io.Writer { return io.Discard }}
+		stderr: func() io.Writer { return io.Discard }}
 	if _, _, _, err := f.connect(t.Context()); !errors.Is(err, errKVUnreached) || !strings.Contains(err.Error(), a) {
 		t.Errorf("no cluster manager: %v", err)
 	}
@@ -81,7 +81,7 @@ func TestNoKVListens(t *testing.T) {
 				t.Errorf("%q, want %q", b.String(), tc.want)
 			}
 			if got := errors.Is(context.Cause(ctx), errKVUnreached); got != tc.ends {
-				t.Errorf("%s: it has ended: %v, want %v", tc.want, got, tc.ends)
+				t.Errorf("%s: ended %v, want %v", tc.want, got, tc.ends)
 			}
 		})
 	}
@@ -98,18 +98,18 @@ func TestNoServerIsTrusted(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := strings.Replace(s.URL, "127.0.0.1", "localhost", 1)
-	code, _, talk := run(t, "", "index", "list", "--server", name, "--tls-ca", ca, "--timeout", "24h")
-	if code != errcode.ExitFailed || !strings.Contains(talk, "no server is trusted") || !strings.Contains(talk, name) ||
-		strings.Contains(talk, "request_id") {
-		t.Errorf("exit code %d: %s", code, talk)
+	code, _, stderr := run(t, "", "index", "list", "--server", name, "--tls-ca", ca, "--timeout", "24h")
+	if code != errcode.ExitFailed || !strings.Contains(stderr, "no server is trusted") ||
+		!strings.Contains(stderr, name) || strings.Contains(stderr, "request_id") {
+		t.Errorf("exit code %d: %s", code, stderr)
 	}
-	if code, _, talk = run(t, "", "index", "list", "--server", s.URL, "--tls-ca", ca); code != errcode.ExitOK {
-		t.Errorf("by the name that the certificate has: exit code %d: %s", code, talk)
+	if code, _, stderr = run(t, "", "index", "list", "--server", s.URL, "--tls-ca", ca); code != errcode.ExitOK {
+		t.Errorf("by the name that the certificate has: exit code %d: %s", code, stderr)
 	}
 }
 
-// TestTimeToTry checks which flags set the time; the value false does not.
-func TestTimeToTry(t *testing.T) {
+// TestWaitLimited checks which flags limit the wait; the value false does not.
+func TestWaitLimited(t *testing.T) {
 	for args, want := range map[string]bool{
 		"index list": false, "index list --timeout 60s": true, "cluster status": false, "cluster status --wait": true,
 		"cluster status --wait=members": true, "index drop x --wait": true, "sql x": false, "sql x --wait": true,
@@ -123,14 +123,14 @@ func TestTimeToTry(t *testing.T) {
 		if err := cmd.ParseFlags(rest); err != nil {
 			t.Fatal(err)
 		}
-		if patient(cmd) != want {
-			t.Errorf("%s: patient is %v", args, !want)
+		if waitLimited(cmd) != want {
+			t.Errorf("%s: waitLimited is %v", args, !want)
 		}
 	}
 }
 
-// TestWaitMessage checks that the message about a missing answer has the time that is left, and whether the user
-// has set it.
+// TestWaitMessage checks that the message about a missing answer states the time limit, and whether the user has set
+// it.
 func TestWaitMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, tc := range []struct {
@@ -145,14 +145,14 @@ func TestWaitMessage(t *testing.T) {
 			{client.ErrUnavailable, 0, watchForever, "trying until it is stopped"},
 		} {
 			var b strings.Builder
-			say := (&serverFlags{timeout: tc.timeout, streams: Streams{Err: &b}}).waiting(tc.limit)
-			say(tc.err)
+			report := (&serverFlags{timeout: tc.timeout, streams: Streams{Err: &b}}).waiting(tc.limit)
+			report(tc.err)
 			if b.Len() > 0 {
 				t.Errorf("reported at once: %s", b.String())
 			}
 			time.Sleep(reportAfter + 1)
-			say(tc.err)
-			say(tc.err)
+			report(tc.err)
+			report(tc.err)
 			if strings.Count(b.String(), tc.want) != 1 || strings.Count(b.String(), "\n") != 1 {
 				t.Errorf("%q, want %q once", b.String(), tc.want)
 			}
@@ -172,7 +172,7 @@ func TestLogHint(t *testing.T) {
 		{fmt.Errorf("%w: %w", client.ErrUnavailable, client.ErrUnreached), false},
 		{client.ErrUntrusted, false},
 		{&tls.CertificateVerificationError{}, false},
-		{errors.New("it cannot be"), false},
+		{errors.New("another error"), false},
 	} {
 		var b strings.Builder
 		printError(&b, tc.err, "abc")

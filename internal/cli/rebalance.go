@@ -36,7 +36,7 @@ type planFlags struct{ req v1.RebalanceRequest }
 func (p *planFlags) add(cmd *cobra.Command, f *serverFlags) {
 	fl := cmd.Flags()
 	fl.StringSliceVar(&p.req.Remove, "remove", nil, "indexers to empty; they get no new copies from now on")
-	fl.StringSliceVar(&p.req.Keep, "keep", nil, "indexers that were marked as to be emptied, to use them again")
+	fl.StringSliceVar(&p.req.Keep, "keep", nil, "indexers that were marked to be emptied, to use them again")
 	fl.IntVar(&p.req.Sends, "sends", 1, "copies that one indexer sends at a time")
 	fl.IntVar(&p.req.Receives, "receives", 1, "copies that one indexer receives at a time")
 	complete(cmd, "remove", f.nodes())
@@ -75,7 +75,7 @@ func printPlan(s Streams, as format, p *rebalance.Plan) error {
 				n.Bytes[0]>>20, n.Bytes[1]>>20)
 		}
 		for _, x := range p.Short {
-			fmt.Fprintf(t, "\n%s is to have %d copies of each slice; indexers that may hold them: %d\n", x.Name, x.Want,
+			fmt.Fprintf(t, "\n%s needs %d copies of each slice, but only %d indexers may hold them\n", x.Name, x.Want,
 				x.Usable)
 		}
 		for _, n := range p.Excluded {
@@ -103,7 +103,8 @@ func printPlan(s Streams, as format, p *rebalance.Plan) error {
 				names[y.To], y.Bytes>>20, y.Why)
 		}
 		if len(p.Steps) > rebalance.MaxBegun {
-			fmt.Fprintf(t, "\nrun begins the first %d of these steps; run again when they are done\n", rebalance.MaxBegun)
+			fmt.Fprintf(t, "\nrebalance run begins the first %d of these steps: run it again when they are done\n",
+				rebalance.MaxBegun)
 		}
 		fmt.Fprintf(t, "\n%d steps in %d rounds, %d MiB, about %v\n", len(p.Steps), p.Rounds, p.Bytes>>20,
 			(time.Duration(p.Milliseconds) * time.Millisecond).Round(time.Second))
@@ -328,7 +329,7 @@ func rebalanceCancel(s Streams, f *serverFlags) *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{Use: "cancel ID", Short: "End a rebalance as soon as it can", ValidArgsFunction: noFiles,
 		Long: `Ends a running rebalance. Slices that have moved stay at their new place; slices that are moving stay at the
-old one. Indexers of --remove stay marked as to be emptied; "rebalance run --keep" undoes that.`,
+old one. Indexers of --remove stay marked to be emptied; "rebalance run --keep" undoes that.`,
 		Example: "  tidemark rebalance cancel 3",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := rebalanceArg(cmd, args)
@@ -369,7 +370,7 @@ The rate is the limit transfer_rate of "cluster limits".`,
 		Example: "  tidemark rebalance rate\n  tidemark rebalance rate 16MiB\n  tidemark rebalance rate " + rateDefault,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usage("%d arguments: want a number of bytes, as 16MiB, or %s", len(args), rateDefault)
+				return usage("%d arguments: want a number of bytes, like 16MiB, or %s", len(args), rateDefault)
 			}
 			var rate byteSize
 			if len(args) == 1 && args[0] != rateDefault {
@@ -393,10 +394,10 @@ The rate is the limit transfer_rate of "cluster limits".`,
 				}{l.TransferRate}
 				return show(s.Out, f.output, shown, []any{shown}, func(t *tabwriter.Writer) {
 					if rate = byteSize(l.TransferRate); rate == 0 {
-						fmt.Fprintln(t, "what each indexer was started with (--transfer-rate)")
+						fmt.Fprintln(t, "the rate with which each indexer was started (--transfer-rate)")
 						return
 					}
-					fmt.Fprintf(t, "%s a second and indexer\n", &rate)
+					fmt.Fprintf(t, "%s per second for each indexer\n", &rate)
 				})
 			})
 		}}

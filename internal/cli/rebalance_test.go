@@ -9,8 +9,8 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestMovesNameIndexers checks that moves are shown with the names of indexers, or the number of an unknown one.
-func TestMovesNameIndexers(t *testing.T) {
+// TestMovesShowIndexerNames checks that moves are shown with the names of indexers, or the number of an unknown one.
+func TestMovesShowIndexerNames(t *testing.T) {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 2, 0, 2, ' ', 0)
 	m := v1.RebalanceMove{}

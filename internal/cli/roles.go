@@ -31,7 +31,7 @@ func newManager(s Streams) *cobra.Command {
 	var above byteSize
 	var logs logFlags
 	var tlsF tlsFlags
-	spoil := func() error { return nil }
+	setFailpoints := func() error { return nil }
 	cmd := &cobra.Command{Use: "manager", Short: "Run an IndexManager", Args: noArgs,
 		Long: `Runs one IndexManager: a Raft node with the StateContext and the REST interface. For a new cluster, start it on
 each node with its own --id, --data and addresses, and the same --bootstrap-expect and --join. To add a manager to an
@@ -59,7 +59,7 @@ existing cluster, start it with an empty --data and --join, without --bootstrap-
 			if err := checkSplits(&cfg); err != nil {
 				return err
 			}
-			if err := spoil(); err != nil {
+			if err := setFailpoints(); err != nil {
 				return err
 			}
 			if !cmd.Flags().Changed("bootstrap-expect") && len(cfg.Join) == 0 {
@@ -117,7 +117,7 @@ existing cluster, start it with an empty --data and --join, without --bootstrap-
 	fl.Uint64Var(&cfg.MinFree, "min-free-bytes", 32<<20, "with less free space than this in the file system of --data, "+
 		"transfer leadership and report not ready; 0: never")
 	tlsF.add(cmd)
-	spoil = managerFailpoints(fl, &cfg)
+	setFailpoints = managerFailpoints(fl, &cfg)
 	addCommon(cmd, &logs)
 	return cmd
 }
@@ -165,7 +165,7 @@ func managerURLs(addrs []string, files tlsconf.Files) ([]string, error) {
 	return urls, nil
 }
 
-// kvUser sets the projector's KV credentials: a password, or its certificate alone if it has one.
+// kvUser sets the projector's KV credentials: a user and password, or a certificate alone.
 func kvUser(cfg *projector.Config, passwordFile string, certificate bool) error {
 	if cfg.User != "" || passwordFile != "" {
 		cfg.ReadPassword = func() (string, error) { return secretFile(passwordFile) }
@@ -413,7 +413,7 @@ func runIndexer(ctx context.Context, cfg indexer.Config, listen *listenFlags) er
 		return listen.taken(err)
 	}
 	if err := listen.keep(cfg.Dir); err != nil {
-		cfg.Logger.Warn("the next start may find other ports", "error", err)
+		cfg.Logger.Warn("the next start may use other ports", "error", err)
 	}
 	return i.Run(ctx)
 }

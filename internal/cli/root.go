@@ -66,7 +66,7 @@ func usage(format string, args ...any) error { return usageError{fmt.Errorf(form
 func Main(args []string, s Streams) int {
 	sink := logging.NewSink(s.Err)
 	s.Err = sink
-	defer sink.Flush(lastWords)
+	defer sink.Flush(logFlushWait)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	ctx, err := leash.Watch(ctx, func() {
@@ -92,11 +92,11 @@ func Main(args []string, s Streams) int {
 	return exitCode(err)
 }
 
-// lastWords is how long a process that is ending waits for the reader of its log.
-const lastWords = time.Second
+// logFlushWait is how long a process that ends waits until its log has been read.
+const logFlushWait = time.Second
 
-// detach makes a process independent of the reader of its log: it does not wait for it, nor end with it, as a write
-// to a pipe without a reader would otherwise kill it.
+// detach makes a process independent of the reader of its log: the process does not block while nothing is read, and
+// it ignores SIGPIPE, which would otherwise kill it once the reader is gone.
 func detach(s Streams, asJSON bool) {
 	if sink, ok := s.Err.(*logging.Sink); ok {
 		signal.Ignore(syscall.SIGPIPE)
@@ -107,14 +107,14 @@ func detach(s Streams, asJSON bool) {
 // printError prints why an invocation failed.
 func printError(w io.Writer, err error, id string) {
 	fmt.Fprintln(w, "tidemark:", err)
-	// if it is not the user's mistake
+	// not for the user's mistakes
 	p := new(rpc.Problem)
 	if errors.As(err, &p) && p.Status >= 500 || errors.Is(err, client.ErrUnavailable) && arrived(err) {
 		fmt.Fprintf(w, "tidemark: in the managers' logs this is request_id %s\n", id)
 	}
 }
 
-// arrived reports whether a failed call may have reached a manager that has logged it.
+// arrived reports whether a failed call may have reached a manager, which has then logged it.
 func arrived(err error) bool {
 	return !errors.Is(err, client.ErrUnreached) && !errors.Is(err, client.ErrUntrusted)
 }
@@ -122,11 +122,11 @@ func arrived(err error) bool {
 // invocationKey is the context key of an invocation's request id, which all requests of a client command share.
 type invocationKey struct{}
 
-// patientKey is the context key that is set if the user has limited the wait (--timeout, --wait).
-type patientKey struct{}
+// waitLimitKey is the context key that is set if the user has limited the wait (--timeout, --wait).
+type waitLimitKey struct{}
 
-// patient reports whether the user has set how long a command tries, or waits.
-func patient(cmd *cobra.Command) bool {
+// waitLimited reports whether the user has limited how long a command tries or waits.
+func waitLimited(cmd *cobra.Command) bool {
 	for _, name := range []string{"timeout", "wait"} {
 		if f := cmd.Flag(name); f != nil && f.Changed && f.Value.String() != "false" {
 			return true
@@ -184,14 +184,14 @@ func newRoot(s Streams) *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true, DisableSuggestions: true, Args: cobra.ArbitraryArgs,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := resolve(cmd)
-			if patient(cmd) {
-				cmd.SetContext(context.WithValue(cmd.Context(), patientKey{}, true))
+			if waitLimited(cmd) {
+				cmd.SetContext(context.WithValue(cmd.Context(), waitLimitKey{}, true))
 			}
 			return err
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage("unknown command %q%s; see tidemark --help", args[0], meant(cmd, args[0]))
+				return usage("unknown command %q%s; see tidemark --help", args[0], suggestion(cmd, args[0]))
 			}
 			return cmd.Help()
 		},
@@ -212,7 +212,7 @@ func newRoot(s Streams) *cobra.Command {
 	return root
 }
 
-// strict makes cobra's own commands refuse a word that they do not know; they show a page of help and succeed.
+// strict makes cobra's own commands reject unknown words; by default they print help and succeed.
 func strict(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd("completion")
@@ -223,7 +223,7 @@ func strict(root *cobra.Command) {
 			c.Run, c.RunE = nil, func(cmd *cobra.Command, args []string) error {
 				if of, rest, err := root.Find(args); err != nil || len(rest) > 0 {
 					return usage("%s has no command or topic %q%s; see tidemark help topics", of.CommandPath(), rest[0],
-						meant(of, rest[0]))
+						suggestion(of, rest[0]))
 				}
 				help(cmd, args)
 				return nil
@@ -239,8 +239,8 @@ func roles(s Streams) []*cobra.Command {
 	return []*cobra.Command{newUp(s), newNode(s), newManager(s), newProjector(s), newIndexer(s), newKV(s)}
 }
 
-// meant suggests the command that was probably meant.
-func meant(cmd *cobra.Command, word string) string {
+// suggestion returns ", did you mean …?" with the command whose name is most similar to word; "" if none is.
+func suggestion(cmd *cobra.Command, word string) string {
 	var names []string
 	for _, c := range cmd.Commands() {
 		if !c.Hidden {
@@ -258,7 +258,7 @@ func group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, Example: example, Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage("%s has no command %q%s; see %s --help", cmd.CommandPath(), args[0], meant(cmd, args[0]),
+				return usage("%s has no command %q%s; see %s --help", cmd.CommandPath(), args[0], suggestion(cmd, args[0]),
 					cmd.CommandPath())
 			}
 			return cmd.Help()
@@ -324,7 +324,7 @@ func newVersion(s Streams) *cobra.Command {
 
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage("%s accepts no argument, got %q%s", cmd.CommandPath(), args[0], meant(cmd, args[0]))
+		return usage("%s accepts no argument, got %q%s", cmd.CommandPath(), args[0], suggestion(cmd, args[0]))
 	}
 	return nil
 }
@@ -340,17 +340,17 @@ func exactArgs(names ...string) cobra.PositionalArgs {
 
 // serverFlags select the cluster of a client command, and its timeout.
 type serverFlags struct {
-	server  []string
-	data    string
-	timeout time.Duration
-	output  format
-	streams Streams
-	who     credentialFlags
+	server      []string
+	data        string
+	timeout     time.Duration
+	output      format
+	streams     Streams
+	credentials credentialFlags
 }
 
 func (f *serverFlags) add(cmd *cobra.Command, s Streams) {
 	f.streams = s
-	f.who.add(cmd.PersistentFlags())
+	f.credentials.add(cmd.PersistentFlags())
 	cmd.PersistentFlags().StringSliceVar(&f.server, "server", nil, "some managers of the cluster, as host:port or URL "+
 		"(default 127.0.0.1:9520)")
 	cmd.PersistentFlags().StringVar(&f.data, "data", "", "data `FOLDER` of a running tidemark up, to find its managers "+
@@ -385,8 +385,8 @@ func localManifest(data string) (*localcluster.Manifest, error) {
 	return m, nil
 }
 
-// patience checks --timeout.
-func (f *serverFlags) patience() error {
+// checkTimeout checks --timeout.
+func (f *serverFlags) checkTimeout() error {
 	if f.timeout <= 0 {
 		return usage("--timeout %s: want a time above 0, such as 30s", f.timeout)
 	}
@@ -404,23 +404,23 @@ func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Conte
 		}
 		servers = m.Servers()
 	}
-	if err := f.patience(); err != nil {
+	if err := f.checkTimeout(); err != nil {
 		return nil, nil, nil, err
 	}
 	if id, ok := ctx.Value(invocationKey{}).(string); ok {
 		ctx = rpc.WithRequestID(ctx, id)
 	}
-	o, err := f.who.options(ctx, f.streams, m)
+	o, err := f.credentials.options(ctx, f.streams, m)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	for _, server := range servers {
-		if err := noPlain(server, f.who.files); err != nil {
+		if err := noPlain(server, f.credentials.files); err != nil {
 			return nil, nil, nil, err
 		}
 	}
 	o.Servers = servers
-	if ctx.Value(patientKey{}) == nil {
+	if ctx.Value(waitLimitKey{}) == nil {
 		o.ReachFor = reachFor
 	}
 	o.Session, _ = ctx.Value(sessionKey{}).(*client.Session) // else the client has one of its own
@@ -431,10 +431,10 @@ func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Conte
 }
 
 const (
-	// reportAfter is how long a command tries before it reports that.
+	// reportAfter is how long a command tries before it reports what it waits for.
 	reportAfter = 2 * time.Second
-	// reachFor is how long a command tries if no server accepts its connections and no time was set: restarting managers
-	// are back by then, and a user with a wrong address does not wait for long.
+	// reachFor is how long a command tries if no server accepts its connections and the user has set no limit: long enough
+	// for managers to restart, and short for a user with a wrong address.
 	reachFor = 5 * time.Second
 )
 

@@ -73,7 +73,7 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 			"state")
 		cmd.Flags().BoolVar(&sf.newer, "newer", false, "continue after --cursor in the newest state")
 	} else {
-		sf.groups.add(cmd) // only to report which command has them
+		sf.groups.add(cmd) // only for an error that names the command for groups
 		for _, name := range []string{"group-by", "aggregate"} {
 			cmd.Flags().Lookup(name).Hidden = true
 		}
@@ -164,10 +164,10 @@ func objects[T any](flag, example string, texts []string) (all []T, err error) {
 // newSession is the value of --session-token that starts a session.
 const newSession = "new"
 
-// printSession prints the session's token, if requested, and what was lost.
+// printSession prints the session's token, if requested, and which data read before was lost.
 func (sf *scanFlags) printSession(w io.Writer, seen v1.ScanSeen) {
 	if seen.SessionLost != "" {
-		fmt.Fprintf(w, "not all that was read before exists: %s. The rows are all that KV had\n", seen.SessionLost)
+		fmt.Fprintf(w, "some of the data read before no longer exists: %s. The rows show all that KV has\n", seen.SessionLost)
 	}
 	if sf.session != "" {
 		fmt.Fprintf(w, "to read nothing older from now on: --session-token %s\n", seen.Session)
@@ -336,7 +336,7 @@ func (sf *scanFlags) print(ctx context.Context, s Streams, c *client.Client, r s
 	return end, err
 }
 
-// printScan prints the rows of a scan and returns its end. It does not keep the whole of a large table in memory.
+// printScan prints the rows of a scan and returns its end. It never holds all rows in memory.
 func printScan(ctx context.Context, s Streams, c *client.Client, r string, req v1.ScanRequest,
 	output format) (v1.ScanEnd, error) {
 	rows, err := c.Scan(ctx, r, req)
@@ -384,7 +384,7 @@ func scanPrinter(w io.Writer, output format) (row func(v1.Row) error, flush func
 			return nil
 		}, t.Flush
 	case formatCSV:
-		out, begun := csv.NewWriter(w), false
+		out, headed := csv.NewWriter(w), false
 		return func(r v1.Row) error {
 			names, fields := []string{"id"}, []string{r.ID}
 			for i, k := range r.Key {
@@ -394,8 +394,8 @@ func scanPrinter(w io.Writer, output format) (row func(v1.Row) error, flush func
 				}
 				names, fields = append(names, fmt.Sprint("key", i+1)), append(fields, field)
 			}
-			if !begun {
-				begun = true
+			if !headed {
+				headed = true
 				if err := out.Write(names); err != nil {
 					return err
 				}
@@ -430,9 +430,9 @@ func printExplain(w io.Writer, e *v1.ScanExplain) {
 		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%.1f\t%s\n", p.Indexer, strings.Trim(fmt.Sprint(p.Slices), "[]"), p.Read,
 			p.Filtered, p.Rows, p.OpenedMS, problem)
 	}
-	_ = t.Flush() // an error means that the reader has gone
+	_ = t.Flush() // an error means that nothing reads standard error
 	if e.Omitted > 0 {
-		fmt.Fprintf(w, "and %s more\n", counted(e.Omitted, "question", "questions"))
+		fmt.Fprintf(w, "and %s more\n", counted(e.Omitted, "request", "requests"))
 	}
 }
 
@@ -458,7 +458,7 @@ func indexCount(s Streams, f *serverFlags) *cobra.Command {
 				return err
 			}
 			if sf.groups.given() {
-				return sf.groups.elsewhere(strings.Join(args, "/"))
+				return sf.groups.reject(strings.Join(args, "/"))
 			}
 			r, err := refOf(args)
 			if err != nil {

@@ -21,13 +21,13 @@ func newScan(s Streams) *cobra.Command {
 		"  tidemark scan world/places_by_name --limit 5\n  tidemark scan list\n  tidemark scan slow --limit 10",
 		scanList(s, f), scanSlow(s, f), scanSlowFrom(s, f), scanCancel(s, f))
 	cmd.Use = "scan [BUCKET/NAME|ID]"
-	cmd.Long = "Scans the index that is named, as tidemark index scan does, with the same flags. Its commands are about " +
-		"the scans\nthat run, or were slow."
+	cmd.Long = "Scans the given index, with the same flags as tidemark index scan. The subcommands list and cancel\n" +
+		"running scans, and list slow ones."
 	cmd.ValidArgsFunction = f.indexes(false)
-	without := cmd.RunE
+	withoutIndex := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if _, err := ref(strings.Join(args, "/")); err != nil { // not an index: an unknown command, or none
-			return without(cmd, args)
+			return withoutIndex(cmd, args)
 		}
 		if err := anIndex(cmd, args); err != nil {
 			return err
@@ -61,7 +61,7 @@ named.`,
 						return err
 					}
 					err = show(w, f.output, l, l.Scans, func(t *tabwriter.Writer) { tableRunning(t, l.Scans) })
-					missing(s.Err, l.Omitted, l.Unreachable)
+					printMissing(s.Err, l.Omitted, l.Unreachable)
 					return err
 				})
 			})
@@ -85,9 +85,9 @@ its start and that took longer than its --slow-scan. The times show how long a s
 					return err
 				}
 				err = show(s.Out, f.output, l, l.Scans, func(t *tabwriter.Writer) { tableSlow(t, l.Scans) })
-				missing(s.Err, l.Omitted, l.Unreachable)
+				printMissing(s.Err, l.Omitted, l.Unreachable)
 				if l.Forgotten > 0 {
-					fmt.Fprintf(s.Err, "%d more were slow but are not remembered\n", l.Forgotten)
+					fmt.Fprintf(s.Err, "%d more slow scans are no longer recorded\n", l.Forgotten)
 				}
 				return err
 			})
@@ -96,10 +96,9 @@ its start and that took longer than its --slow-scan. The times show how long a s
 	return cmd
 }
 
-// Words for no scans, and for the indexers' configuration.
 const (
-	noneSlow = "none"
-	slowHour = time.Hour
+	noneSlow    = "none" // the DURATION that turns recording off
+	maxSlowFrom = time.Hour
 )
 
 func scanSlowFrom(s Streams, f *serverFlags) *cobra.Command {
@@ -119,7 +118,7 @@ changes it on all indexers until their processes end; "none" records no scans; "
 						return err
 					}
 					err = show(s.Out, f.output, l.From, l.From, func(t *tabwriter.Writer) { tableSlowFrom(t, l.From) })
-					missing(s.Err, 0, l.Unreachable)
+					printMissing(s.Err, 0, l.Unreachable)
 					return err
 				})
 			}
@@ -150,7 +149,7 @@ func slowFrom(text string) (int64, error) {
 		return 0, nil
 	}
 	d, err := time.ParseDuration(text)
-	if err != nil || d < time.Millisecond || d > slowHour {
+	if err != nil || d < time.Millisecond || d > maxSlowFrom {
 		return 0, usage("DURATION %q: want a time like 250ms, 1ms to 1h, %s or %s", text, noneSlow, resetLevel)
 	}
 	return d.Milliseconds(), nil
@@ -179,14 +178,14 @@ role ddl is needed.`,
 				if err := c.CancelScan(ctx, args[0]); err != nil {
 					return err
 				}
-				fmt.Fprintf(s.Err, "scan %s ends\n", args[0])
+				fmt.Fprintf(s.Err, "scan %s is cancelled\n", args[0])
 				return nil
 			})
 		}}
 }
 
-// missing reports what a list does not contain.
-func missing(w io.Writer, omitted int, unreachable []v1.UnreachableIndexer) {
+// printMissing reports what a list does not contain.
+func printMissing(w io.Writer, omitted int, unreachable []v1.UnreachableIndexer) {
 	if omitted > 0 {
 		fmt.Fprintf(w, "%s more: see --limit\n", counted(omitted, "scan", "scans"))
 	}
@@ -195,7 +194,8 @@ func missing(w io.Writer, omitted int, unreachable []v1.UnreachableIndexer) {
 	}
 }
 
-func scanned(a *v1.ScanInfo) string {
+// indexOf returns the name of the scanned index, or its id if the name is unknown.
+func indexOf(a *v1.ScanInfo) string {
 	if a.Name == "" {
 		return "index " + a.Index.String()
 	}
@@ -210,7 +210,7 @@ func tableRunning(t io.Writer, all []v1.RunningScan) {
 		if r.Cancelled {
 			state += " (cancelled)"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", r.ID, scanned(&r.ScanInfo), r.Op, r.User, lasted(r.ForMS),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", r.ID, indexOf(&r.ScanInfo), r.Op, r.User, formatMS(r.ForMS),
 			state, r.Rows, r.Consistency, r.Bounds)
 	}
 }
@@ -220,13 +220,13 @@ func tableSlow(t io.Writer, all []v1.SlowScan) {
 	for i := range all {
 		r := &all[i]
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", time.UnixMilli(r.SinceMS).Format(time.TimeOnly),
-			scanned(&r.ScanInfo), r.Op, r.User, lasted(r.TookMS), lasted(r.OpeningMS), lasted(r.WaitingMS), lasted(r.ReadingMS),
-			lasted(r.SendingMS), r.Rows, r.Code, r.Bounds)
+			indexOf(&r.ScanInfo), r.Op, r.User, formatMS(r.TookMS), formatMS(r.OpeningMS), formatMS(r.WaitingMS),
+			formatMS(r.ReadingMS), formatMS(r.SendingMS), r.Rows, r.Code, r.Bounds)
 	}
 }
 
-// lasted formats milliseconds for display.
-func lasted(ms float64) string {
+// formatMS formats a duration in milliseconds for display.
+func formatMS(ms float64) string {
 	d := time.Duration(ms * float64(time.Millisecond))
 	if d >= time.Second {
 		return d.Round(10 * time.Millisecond).String()

@@ -60,7 +60,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("TIDEMARK_SERVER", servers[0])
 			first := ports.Range(t)
 			e.Setenv("PORTS", strconv.Itoa(first))
-			e.Setenv("SPARE", strconv.Itoa(first+ports.Size-10)) // ports of the same range, which no cluster chooses by itself
+			e.Setenv("SPARE", strconv.Itoa(first+ports.Size-10)) // ports of the same range, beyond those that a cluster uses
 			e.Setenv("GOCOVERDIR", os.Getenv("GOCOVERDIR"))
 			return nil
 		},
@@ -77,7 +77,7 @@ func checkStats(t *testing.T, c *client.Client) {
 	tick := time.NewTicker(scriptsPause)
 	defer tick.Stop()
 	var before v1.Stats
-	for idle := false; !idle; { // the pages before have written, and dropped indexes
+	for idle := false; !idle; { // the tests of pages have written documents and dropped indexes
 		var err error
 		if before, err = c.Stats(ctx, "world"); err != nil {
 			t.Fatal(err)
@@ -89,7 +89,7 @@ func checkStats(t *testing.T, c *client.Client) {
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("it does not come to rest: %+v", before)
+			t.Fatalf("still not idle: %+v", before)
 		case <-tick.C:
 		}
 	}
@@ -99,7 +99,7 @@ func checkStats(t *testing.T, c *client.Client) {
 		}
 		n, err := c.Count(ctx, i.ID.String(), v1.ScanRequest{Consistency: "session"})
 		if err != nil || n.Count != i.ItemsCount || i.BuildProgress != 100 || i.DataSize == 0 {
-			t.Errorf("%+v, and count gives %d, %v", i, n.Count, err)
+			t.Errorf("%+v, but count returns %d, %v", i, n.Count, err)
 		}
 		checkStatistics(ctx, t, c, &i)
 	}
@@ -110,7 +110,7 @@ func checkStats(t *testing.T, c *client.Client) {
 	for k, i := range after.Indexes {
 		if i.State == index.Maintenance && (i.NumRequests != before.Indexes[k].NumRequests+1 || i.AvgScanLatency == 0 ||
 			i.NumScanErrors != before.Indexes[k].NumScanErrors) {
-			t.Errorf("after one count %+v, before it %+v", i, before.Indexes[k])
+			t.Errorf("after one count %+v, before %+v", i, before.Indexes[k])
 		}
 	}
 	checkFaults(ctx, t, c)
@@ -126,7 +126,7 @@ func checkStats(t *testing.T, c *client.Client) {
 func checkStatistics(ctx context.Context, t *testing.T, c *client.Client, of *v1.IndexStats) {
 	st, err := c.Statistics(ctx, of.ID.String(), v1.StatisticsRequest{Bins: 5})
 	if err != nil || st.Items != of.ItemsCount || st.Exact != (st.Sampled == st.Items) || len(st.Components) == 0 {
-		t.Errorf("%d entries, of which %d were looked at (exact: %v), %v; want %+v", st.Items, st.Sampled, st.Exact, err, of)
+		t.Errorf("%d entries, of which %d were sampled (exact: %v), %v; want %+v", st.Items, st.Sampled, st.Exact, err, of)
 	}
 	for _, x := range st.Components {
 		sum := x.Missing + x.Null
@@ -139,8 +139,8 @@ func checkStatistics(ctx context.Context, t *testing.T, c *client.Client, of *v1
 	}
 }
 
-// checkFaults checks that documents on which an expression fails have no entry, are counted, and that one of them is
-// named.
+// checkFaults checks that documents on which an expression fails are counted and have no entry, and that one of them is
+// reported as a sample.
 func checkFaults(ctx context.Context, t *testing.T, c *client.Client) {
 	made, err := c.Create(ctx, v1.CreateRequest{Name: "beyond", Bucket: "world",
 		Keys: []index.KeyExpr{{Expr: "elevation_ft * 1e308"}}})
@@ -243,7 +243,7 @@ func waitFor(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		select {
 		case <-deadline:
-			ts.Fatalf("%s did not come to hold %q", args[0], text)
+			ts.Fatalf("%s does not contain %q", args[0], text)
 		case <-tick.C:
 		}
 	}
@@ -261,7 +261,7 @@ func soon(ts *testscript.TestScript, neg bool, args []string) {
 		if out := ts.ReadFile("stdout"); want.MatchString(out) {
 			return
 		} else if time.Now().After(deadline) {
-			ts.Fatalf("%v: nothing that matches %s in:\n%s", err, args[0], out)
+			ts.Fatalf("%v: no match of %s in:\n%s", err, args[0], out)
 		}
 	}
 }
@@ -298,11 +298,11 @@ func TestEveryCommandHasAScript(t *testing.T) {
 		}
 		all.Write(b)
 	}
-	// Commands with tests of another kind, and which.
-	elsewhere := map[string]string{}
+	// Commands that another test covers, and its name.
+	otherTests := map[string]string{}
 	everyCommand(func(c *cobra.Command) {
 		if !c.Runnable() || !c.HasParent() || c.HasSubCommands() && c.Annotations[roleKey] == "" ||
-			elsewhere[c.CommandPath()] != "" {
+			otherTests[c.CommandPath()] != "" {
 			return
 		}
 		if !strings.Contains(all.String(), c.CommandPath()+" ") && !strings.Contains(all.String(), c.CommandPath()+"\n") {
@@ -312,7 +312,7 @@ func TestEveryCommandHasAScript(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
-	atonce.Tests(3) // they wait for a part of their time
+	atonce.Tests(3) // tests spend much of their time waiting
 	code := m.Run()
 	testcluster.Cleanup()
 	os.Exit(code)

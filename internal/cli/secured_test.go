@@ -16,17 +16,17 @@ import (
 	"tidemark/statecontext"
 )
 
-// guarded is a manager with TLS that refuses every request, and records the credentials.
+// guarded is a manager with TLS that refuses every request, and records its credentials.
 type guarded struct {
-	mu  sync.Mutex
-	who []string
+	mu   sync.Mutex
+	sent []string // credentials of each request
 }
 
 func (g *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	who := r.Header.Get("Authorization")
 	if r.URL.Path != "/healthz" { // liveness needs no credentials
 		g.mu.Lock()
-		g.who = append(g.who, who)
+		g.sent = append(g.sent, who)
 		g.mu.Unlock()
 	}
 	if who == "" {
@@ -36,13 +36,13 @@ func (g *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rpc.WriteProblem(w, rpc.NewProblem(403, errcode.Forbidden, "not you"))
 }
 
-// asked returns the requests since its last call.
-func (g *guarded) asked() []string {
+// take returns the credentials of the requests since its last call.
+func (g *guarded) take() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	who := g.who
-	g.who = nil
-	return who
+	sent := g.sent
+	g.sent = nil
+	return sent
 }
 
 // TestEveryCommandSendsItsCredentials checks that each command that uses a cluster, in its first example, uses TLS and
@@ -63,7 +63,8 @@ func TestEveryCommandSendsItsCredentials(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	given := map[string][]string{ // whose first example names another cluster or user, or needs a file or an answer
+	// given has arguments where the first example has another cluster or user, or needs a file or input
+	given := map[string][]string{
 		"tidemark cluster leave":   {},
 		"tidemark cluster restore": {"b.backup", "--yes"},
 		"tidemark user add":        {"bob", "--role", "read", "--new-password-file", "secret"},
@@ -96,17 +97,17 @@ func TestEveryCommandSendsItsCredentials(t *testing.T) {
 			all := append(append([]string{}, args...), "--server", s.URL, "--tls-ca", "ca.pem", "--timeout", "1h")
 			for who, flags := range map[string][]string{"Bearer tdm_secret": {"--token-file", "secret"},
 				"Basic YWxpY2U6dGRtX3NlY3JldA==": {"--user", "alice", "--password-file", "secret"}, "": nil} {
-				code, _, talk := run(t, "", append(append([]string{}, all...), flags...)...)
+				code, _, stderr := run(t, "", append(append([]string{}, all...), flags...)...)
 				want := "FORBIDDEN"
 				if who == "" {
 					want = "UNAUTHENTICATED"
 				}
-				if asked := g.asked(); code != errcode.ExitFailed || !strings.Contains(talk, want) || len(asked) == 0 {
-					t.Errorf("as %q: exit code %d, %d requests: %s", who, code, len(asked), talk)
+				if sent := g.take(); code != errcode.ExitFailed || !strings.Contains(stderr, want) || len(sent) == 0 {
+					t.Errorf("as %q: exit code %d, %d requests: %s", who, code, len(sent), stderr)
 				} else {
-					for _, a := range asked {
+					for _, a := range sent {
 						if a != who {
-							t.Errorf("as %q: it was asked as %q", who, a)
+							t.Errorf("as %q: a request had the credentials %q", who, a)
 						}
 					}
 				}

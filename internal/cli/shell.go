@@ -33,7 +33,7 @@ var statementWords = []string{"CREATE", "BUILD", "ALTER", "DROP", "SELECT", "INS
 	"MERGE", "EXPLAIN", "PREPARE", "EXECUTE", "GRANT", "REVOKE", "INFER"}
 
 var (
-	errLeave     = errors.New("the shell ends")
+	errLeave     = errors.New("leave the shell")
 	errAbandoned = errors.New("the line was discarded") // Ctrl-C
 )
 
@@ -63,7 +63,7 @@ terminal, lines are read from standard input, and the first one that fails ends 
 	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		cmd.Flags().Visit(func(fl *pflag.Flag) { given = append(given, fl.Name) })
 		origins, err := resolve(cmd)
-		for name, origin := range origins { // the present context applies to the end of the shell
+		for name, origin := range origins { // the context at the start applies until the shell ends
 			if strings.HasPrefix(origin, "context ") {
 				given = append(given, name)
 				inContext = true
@@ -132,15 +132,15 @@ type shell struct {
 	session   client.Session    // of scans of the shell's cluster
 }
 
-// askOnce reads a secret that comes from a terminal or standard input before the first line.
+// askOnce reads a secret from the terminal or standard input before the first line.
 func (sh *shell) askOnce(ctx context.Context, f *serverFlags) error {
-	who := &f.who
-	asked := who.user != "" && who.passwordFile == "" && os.Getenv(passwordEnv) == ""
-	if !asked && who.passwordFile != standard && who.tokenFile != standard {
+	who := &f.credentials
+	prompts := who.user != "" && who.passwordFile == "" && os.Getenv(passwordEnv) == ""
+	if !prompts && who.passwordFile != standard && who.tokenFile != standard {
 		return nil
 	}
-	if !asked && !isTerminal(sh.streams.In) {
-		return usage("a secret and the lines of a shell cannot both be standard input; put the secret into a file")
+	if !prompts && !isTerminal(sh.streams.In) {
+		return usage("a secret and the shell's lines cannot both come from standard input: put the secret into a file")
 	}
 	copied := *who
 	o, err := copied.options(ctx, sh.streams, nil)
@@ -156,12 +156,12 @@ func (sh *shell) askOnce(ctx context.Context, f *serverFlags) error {
 	return nil
 }
 
-// lendSecrets sets the environment variables of the secrets for a line about the shell's cluster, until back is called.
-// The credentials of one cluster must not be sent to another.
-func (sh *shell) lendSecrets(args []string) (back func()) {
+// setSecrets sets the environment variables of the secrets for a line about the shell's cluster, until restore is
+// called. The credentials of one cluster must not be sent to another.
+func (sh *shell) setSecrets(args []string) (restore func()) {
 	var set []string
 	for name, value := range sh.secrets {
-		if _, other := os.LookupEnv(name); !other && value != "" && !elsewhere(args) {
+		if _, other := os.LookupEnv(name); !other && value != "" && !selectsOther(args) {
 			set = append(set, name)
 			_ = os.Setenv(name, value) // the names and values are valid for Setenv
 		}
@@ -173,8 +173,8 @@ func (sh *shell) lendSecrets(args []string) (back func()) {
 	}
 }
 
-// elsewhere reports whether a line selects another cluster or user.
-func elsewhere(args []string) bool {
+// selectsOther reports whether a line selects another cluster or user.
+func selectsOther(args []string) bool {
 	return slices.ContainsFunc([]string{"server", "data", "context", "user", "token-file"}, func(name string) bool {
 		return hasFlag(args, name, "")
 	})
@@ -212,7 +212,7 @@ func (sh *shell) read(ctx context.Context, lines shellLines) error {
 // nextLine waits for a line until ctx ends.
 func nextLine(ctx context.Context, lines shellLines, prompt string) (line string, err error) {
 	done := make(chan struct{})
-	go func() { // it remains when ctx ends, and so the process ends
+	go func() { // it keeps reading when ctx ends, but then the process ends
 		defer close(done)
 		line, err = lines.next(prompt)
 	}()
@@ -254,7 +254,7 @@ func (sh *shell) line(ctx context.Context, line string) error {
 	return sh.run(ctx, []string{"sql", text})
 }
 
-// splitWords splits a line like a POSIX shell, with quotes and no other features.
+// splitWords splits a line as a POSIX shell does, with quotes but no other features.
 func splitWords(line string) ([]string, error) {
 	p := shellwords.NewParser()
 	args, err := p.Parse(line)
@@ -283,8 +283,8 @@ func (sh *shell) run(ctx context.Context, args []string) error {
 		return usage("%s cannot run in a shell", cmd.CommandPath())
 	}
 	root.SetArgs(sh.withSettings(root, args))
-	defer sh.lendSecrets(args)()
-	if !elsewhere(args) {
+	defer sh.setSecrets(args)()
+	if !selectsOther(args) {
 		ctx = context.WithValue(ctx, sessionKey{}, &sh.session)
 	}
 	return interrupted(ctx, root.ExecuteContext(ctx))
@@ -376,7 +376,7 @@ func (sh *shell) words(line string, at int) (head string, found []string, tail s
 	}
 	var out bytes.Buffer
 	root := newRoot(Streams{In: strings.NewReader(""), Out: &out, Err: io.Discard})
-	defer sh.lendSecrets(args)()
+	defer sh.setSecrets(args)()
 	root.SetArgs(append(append([]string{cobra.ShellCompRequestCmd}, sh.withSettings(root, args)...), typed))
 	if root.ExecuteContext(context.Background()) != nil {
 		return head, nil, tail

@@ -25,9 +25,9 @@ import (
 
 // terminal is a pseudo-terminal with a shell at its other end.
 type terminal struct {
-	t    *testing.T
-	side *os.File
-	cmd  *exec.Cmd
+	t   *testing.T
+	pty *os.File
+	cmd *exec.Cmd
 
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -36,18 +36,18 @@ type terminal struct {
 
 func openTerminal(t *testing.T, args ...string) *terminal {
 	t.Helper()
-	side, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	pty, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Skip("this machine has no pseudo-terminals: ", err)
 	}
-	t.Cleanup(func() { side.Close() })
-	if err := unix.IoctlSetPointerInt(int(side.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+	t.Cleanup(func() { pty.Close() })
+	if err := unix.IoctlSetPointerInt(int(pty.Fd()), unix.TIOCSPTLCK, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.IoctlSetWinsize(int(side.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 120}); err != nil {
+	if err := unix.IoctlSetWinsize(int(pty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 120}); err != nil {
 		t.Fatal(err)
 	}
-	n, err := unix.IoctlGetInt(int(side.Fd()), unix.TIOCGPTN)
+	n, err := unix.IoctlGetInt(int(pty.Fd()), unix.TIOCGPTN)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func openTerminal(t *testing.T, args ...string) *terminal {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	x := &terminal{t: t, side: side, cmd: exec.Command(testcluster.Binary(t), args...)}
+	x := &terminal{t: t, pty: pty, cmd: exec.Command(testcluster.Binary(t), args...)}
 	x.cmd.Stdin, x.cmd.Stdout, x.cmd.Stderr = other, other, other
 	x.cmd.Env = append(os.Environ(), "TERM=xterm", "TIDEMARK_SERVER=127.0.0.1:1", "NO_COLOR=1")
 	x.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -66,7 +66,7 @@ func openTerminal(t *testing.T, args ...string) *terminal {
 	go func() {
 		piece := make([]byte, 4096)
 		for {
-			n, err := side.Read(piece)
+			n, err := pty.Read(piece)
 			x.mu.Lock()
 			x.text.Write(piece[:n])
 			x.mu.Unlock()
@@ -78,8 +78,8 @@ func openTerminal(t *testing.T, args ...string) *terminal {
 	return x
 }
 
-// see waits for a text after the last one that was seen.
-func (x *terminal) see(want string) {
+// expect waits for a text after the last one that was found.
+func (x *terminal) expect(want string) {
 	x.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(scriptsPause) {
 		x.mu.Lock()
@@ -98,50 +98,50 @@ func (x *terminal) see(want string) {
 
 func (x *terminal) write(text string) {
 	x.t.Helper()
-	if _, err := io.WriteString(x.side, text); err != nil {
+	if _, err := io.WriteString(x.pty, text); err != nil {
 		x.t.Fatal(err)
 	}
 }
 
-// TestShellOnATerminal checks that lines run, fail and are completed; that Ctrl-C abandons a line, and ends a running
-// command without the shell; and that lines are kept for the next shell.
+// TestShellOnATerminal checks that lines run, fail and are completed; that Ctrl-C discards a line, and ends a running
+// command but not the shell; and that the next shell has the lines in its history.
 func TestShellOnATerminal(t *testing.T) {
 	t.Parallel()
-	kept := filepath.Join(t.TempDir(), "state", "history")
-	x := openTerminal(t, "shell", "--history", kept, "--timeout", "10m")
-	x.see("tidemark> ")
+	history := filepath.Join(t.TempDir(), "state", "history")
+	x := openTerminal(t, "shell", "--history", history, "--timeout", "10m")
+	x.expect("tidemark> ")
 	x.write("vers\t--output json\r")
-	x.see(`"version"`)
-	x.see("tidemark> ")
+	x.expect(`"version"`)
+	x.expect("tidemark> ")
 	x.write("index lost\r")
-	x.see("did you mean list?")
-	x.see("tidemark> ")
+	x.expect("did you mean list?")
+	x.expect("tidemark> ")
 	x.write("CREATE INDEX i ON\r")
-	x.see("-> ")
+	x.expect("-> ")
 	x.write("\x03")
-	x.see("tidemark> ")
-	x.write(" version\r") // not kept
-	x.see(" go1.")
-	x.see("tidemark> ")
+	x.expect("tidemark> ")
+	x.write(" version\r") // not added to the history
+	x.expect(" go1.")
+	x.expect("tidemark> ")
 	x.write("cluster status\r")
-	x.see("no answer yet")
+	x.expect("no answer yet")
 	x.write("\x03")
-	x.see("interrupted")
-	x.see("tidemark> ")
+	x.expect("interrupted")
+	x.expect("tidemark> ")
 	x.write("\x04")
 	if err := x.cmd.Wait(); err != nil {
 		t.Error(err)
 	}
-	b, err := os.ReadFile(kept)
+	b, err := os.ReadFile(history)
 	if want := "version --output json\nindex lost\nCREATE INDEX i ON\ncluster status\n"; err != nil || string(b) != want {
-		t.Errorf("kept: %q, %v, want %q", b, err, want)
+		t.Errorf("history %q, %v, want %q", b, err, want)
 	}
 
-	again := openTerminal(t, "shell", "--history", kept)
-	again.see("tidemark> ")
+	again := openTerminal(t, "shell", "--history", history)
+	again.expect("tidemark> ")
 	again.write("\x1b[A\x1b[A\x1b[A\r") // three lines up
-	again.see("did you mean list?")
-	again.see("tidemark> ")
+	again.expect("did you mean list?")
+	again.expect("tidemark> ")
 	if err := again.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -150,29 +150,29 @@ func TestShellOnATerminal(t *testing.T) {
 	}
 }
 
-// TestQuestions checks that destructive commands ask on a terminal, and do nothing unless the answer is yes.
-func TestQuestions(t *testing.T) {
+// TestConfirmation checks that destructive commands ask for confirmation on a terminal, and do nothing without a yes.
+func TestConfirmation(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ args, question string }{
 		{"index drop w/i", "drop index w/i? [y/N] "},
 		{"index drop w/i w/j", "drop 2 indexes: w/i, w/j? [y/N] "},
 		{"cluster remove m2", "remove m2 from the cluster permanently? [y/N] "},
-		{"user remove alice", "remove user alice and his tokens? [y/N] "},
+		{"user remove alice", "remove user alice and the user's tokens? [y/N] "},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			t.Parallel()
 			x := openTerminal(t, strings.Fields(tc.args)...)
-			x.see(tc.question)
+			x.expect(tc.question)
 			x.write("y\x7fn\r")
-			x.see("nothing was changed")
-			x.fails(errcode.ExitFailed)
+			x.expect("nothing was changed")
+			x.exits(errcode.ExitFailed)
 		})
 	}
 }
 
-// TestRestoreAsksBetweenCalls checks that the cluster is asked for the plan of a restore, and then the user, for
-// whose answer no call waits: --timeout applies to each call.
-func TestRestoreAsksBetweenCalls(t *testing.T) {
+// TestRestoreConfirmsBetweenCalls checks that a restore requests the plan, and asks the user for confirmation only when
+// that call has ended: --timeout applies to each call, not to the user's answer.
+func TestRestoreConfirmsBetweenCalls(t *testing.T) {
 	t.Parallel()
 	var data bytes.Buffer
 	if err := statecontext.WriteBackup(&data, statecontext.New(), 1, "1"); err != nil {
@@ -195,20 +195,20 @@ func TestRestoreAsksBetweenCalls(t *testing.T) {
 	manager.Start()
 	t.Cleanup(manager.Close)
 	x := openTerminal(t, "cluster", "restore", file, "--server", manager.URL, "--timeout", "24h")
-	x.see("0 are dropped? [y/N] ")
+	x.expect("0 are dropped? [y/N] ")
 	select {
 	case <-left:
 	case <-time.After(time.Minute):
-		t.Error("the call for the plan goes on")
+		t.Error("the call for the plan has not ended")
 	}
 	x.write("y\r")
-	x.see("the cluster is at cas 8")
-	x.fails(0)
+	x.expect("the cluster is at cas 8")
+	x.exits(0)
 }
 
-// TestQuestionsAreInterrupted checks that Ctrl-C, Ctrl-D and signals end a command that asks, and that the terminal is
-// restored.
-func TestQuestionsAreInterrupted(t *testing.T) {
+// TestPromptsAreInterrupted checks that Ctrl-C, Ctrl-D and signals end a command that waits for input, and that the
+// terminal is restored.
+func TestPromptsAreInterrupted(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ args, question, end string }{
 		{"index drop w/i", "[y/N] ", "interrupted; nothing was changed"},
@@ -219,7 +219,7 @@ func TestQuestionsAreInterrupted(t *testing.T) {
 			t.Parallel()
 			for key, end := range map[string]string{"\x03": tc.end, "\x04": "tidemark: ", "": tc.end} {
 				x := openTerminal(t, strings.Fields(tc.args)...)
-				x.see(tc.question)
+				x.expect(tc.question)
 				if key == "" {
 					if err := x.cmd.Process.Signal(syscall.SIGINT); err != nil {
 						t.Fatal(err)
@@ -229,9 +229,9 @@ func TestQuestionsAreInterrupted(t *testing.T) {
 				if key == "\x04" {
 					x.write("\x15\x04") // ends an empty line
 				}
-				x.see(end)
-				x.fails(errcode.ExitFailed)
-				if mode, err := unix.IoctlGetTermios(int(x.side.Fd()), unix.TCGETS); err != nil ||
+				x.expect(end)
+				x.exits(errcode.ExitFailed)
+				if mode, err := unix.IoctlGetTermios(int(x.pty.Fd()), unix.TCGETS); err != nil ||
 					mode.Lflag&(unix.ECHO|unix.ICANON|unix.ISIG) != unix.ECHO|unix.ICANON|unix.ISIG {
 					t.Errorf("%q: the terminal's mode is %+v, %v", key, mode, err)
 				}
@@ -240,23 +240,23 @@ func TestQuestionsAreInterrupted(t *testing.T) {
 	}
 
 	x := openTerminal(t, "shell", "--history", "-")
-	x.see("tidemark> ")
+	x.expect("tidemark> ")
 	x.write("index drop w/i\r")
-	x.see("[y/N] ")
+	x.expect("[y/N] ")
 	x.write("\x03")
-	x.see("interrupted; nothing was changed")
-	x.see("tidemark> ")
+	x.expect("interrupted; nothing was changed")
+	x.expect("tidemark> ")
 	x.write("version\r")
-	x.see(" go1.")
-	x.see("tidemark> ")
+	x.expect(" go1.")
+	x.expect("tidemark> ")
 	x.write("\x04")
 	if err := x.cmd.Wait(); err != nil {
 		t.Error(err)
 	}
 }
 
-// fails waits for the end of the process and checks its exit code.
-func (x *terminal) fails(code int) {
+// exits waits for the end of the process and checks its exit code.
+func (x *terminal) exits(code int) {
 	x.t.Helper()
 	_ = x.cmd.Wait() // the exit code is in the state
 	if got := x.cmd.ProcessState.ExitCode(); got != code {

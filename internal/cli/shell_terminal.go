@@ -82,14 +82,14 @@ func (t *typedLines) next(prompt string) (string, error) {
 
 // close stores the history and restores the terminal.
 func (t *typedLines) close() {
-	if err := t.keep(); err != nil {
-		fmt.Fprintf(t.err, "tidemark: the lines are not kept: %v (--history FILE, or - for none)\n", err)
+	if err := t.save(); err != nil {
+		fmt.Fprintf(t.err, "tidemark: the history was not saved: %v (--history FILE, or - for none)\n", err)
 	}
 	_ = t.editor.Close()
 	apply(t.before)
 }
 
-func (t *typedLines) keep() error {
+func (t *typedLines) save() error {
 	if t.history == "" {
 		return nil
 	}

@@ -60,14 +60,14 @@ func TestShellSettings(t *testing.T) {
 	}
 }
 
-// TestShellSecrets checks that a secret that was asked for is used for lines about the shell's cluster and user only.
+// TestShellSecrets checks that a secret that the shell has read is used only for lines about its cluster and user.
 func TestShellSecrets(t *testing.T) {
-	t.Setenv(tokenEnv, "of somebody else")
-	sh := &shell{secrets: map[string]string{passwordEnv: "asked for", tokenEnv: ""}}
+	t.Setenv(tokenEnv, "of another user")
+	sh := &shell{secrets: map[string]string{passwordEnv: "typed", tokenEnv: ""}}
 	for line, want := range map[string]string{
-		"index list":                   "asked for",
-		"index list --output json":     "asked for",
-		"index list -- --server":       "asked for",
+		"index list":                   "typed",
+		"index list --output json":     "typed",
+		"index list -- --server":       "typed",
 		"index list --context test":    "",
 		"index list --server=c:3":      "",
 		"index --data d list":          "",
@@ -78,16 +78,16 @@ func TestShellSecrets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		back := sh.lendSecrets(args)
+		restore := sh.setSecrets(args)
 		got := os.Getenv(passwordEnv)
-		back()
-		if got != want || os.Getenv(passwordEnv) != "" || os.Getenv(tokenEnv) != "of somebody else" {
+		restore()
+		if got != want || os.Getenv(passwordEnv) != "" || os.Getenv(tokenEnv) != "of another user" {
 			t.Errorf("%s: %q, want %q; then %q", line, got, want, os.Getenv(passwordEnv))
 		}
 	}
 }
 
-// TestShellContext checks that the context at the start of the shell applies to its end, even if another one is
+// TestShellContext checks that the context at the start of the shell applies until it ends, even if another one is
 // chosen.
 func TestShellContext(t *testing.T) {
 	t.Setenv(contextsEnv, filepath.Join(t.TempDir(), "contexts.yaml"))
@@ -103,7 +103,7 @@ func TestShellContext(t *testing.T) {
 	root := newRoot(Streams{In: lines, Out: io.Discard, Err: io.Discard})
 	root.SetArgs([]string{"shell"})
 	if err := root.Execute(); err == nil || !strings.Contains(err.Error(), "127.0.0.1:1") {
-		t.Errorf("%v, want no answer of 127.0.0.1:1", err)
+		t.Errorf("%v, want no answer from 127.0.0.1:1", err)
 	}
 }
 

@@ -91,6 +91,6 @@ func tableStatistics(t *tabwriter.Writer, st *v1.IndexStatistics, histogram bool
 		fmt.Fprintf(t, "\n%d entries, all of them sampled: exact\n", st.Items)
 		return
 	}
-	fmt.Fprintf(t, "\n%d of %d entries looked at: numbers are estimates, bins off by up to %.1f %% of the entries\n",
-		st.Sampled, st.Items, 100*st.Error)
+	fmt.Fprintf(t, "\n%d of %d entries sampled: numbers are estimates, and bins may be off by up to %.1f %% of the "+
+		"entries\n", st.Sampled, st.Items, 100*st.Error)
 }

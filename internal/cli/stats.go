@@ -95,7 +95,7 @@ func statsState(x *v1.IndexStats) string {
 	return stateWord(v1.IndexInfo{State: x.State, Availability: x.Availability})
 }
 
-// pendingOf marks a figure that may be too low.
+// pendingOf formats the pending changes, with >= if the number may be too low.
 func pendingOf(x *v1.IndexStats) string {
 	if x.PendingUnknown != "" {
 		return fmt.Sprintf(">=%d", x.NumDocsPending)
@@ -103,7 +103,7 @@ func pendingOf(x *v1.IndexStats) string {
 	return fmt.Sprint(x.NumDocsPending)
 }
 
-// faultCount marks a figure that may be too low.
+// faultCount formats the number of documents without an entry, with >= if it may be too low.
 func faultCount(f *v1.IndexFaults) string {
 	switch {
 	case f == nil:
@@ -116,7 +116,7 @@ func faultCount(f *v1.IndexFaults) string {
 
 // faultText describes documents without an entry.
 func faultText(f *v1.IndexFaults) string {
-	text := fmt.Sprintf("%d by a failing expression, %d by a key that is too long", f.Expression, f.TooLong)
+	text := fmt.Sprintf("%d because an expression failed, %d because a key was too long", f.Expression, f.TooLong)
 	if f.Incomplete {
 		text += "; a projector or indexer has more such indexes than it reports, and does not report this one"
 	}

@@ -11,8 +11,8 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestStatusWithoutLeader checks that a status shows nothing as known that only a leader knows: no bucket as one that
-// no index needs, and nothing as empty.
+// TestStatusWithoutLeader checks that, without a leader, what only a leader knows is shown as unknown: a bucket is not
+// shown as unused, nor an indexer as empty.
 func TestStatusWithoutLeader(t *testing.T) {
 	st := v1.Status{Verdict: "not ready", Projectors: []v1.ProjectorStatus{{ID: "p1", State: stateUnknown, Admin: "http://p1"}},
 		Indexers: []v1.IndexerStatus{{ID: "i1", State: stateUnknown, Admin: "http://i1", Placed: 8, UUID: "u"}},
@@ -30,7 +30,7 @@ func TestStatusWithoutLeader(t *testing.T) {
 	}
 }
 
-// TestStatusDuringTakeover checks that no stream is shown as missing that a new leader has not adopted yet.
+// TestStatusDuringTakeover checks that streams that a new leader has not adopted yet are not shown as missing.
 func TestStatusDuringTakeover(t *testing.T) {
 	st := v1.Status{Buckets: []v1.BucketStatus{{Name: "world", VBuckets: 128, Wanted: true, StreamsBegun: 7,
 		StreamsMissing: 121}}}
@@ -50,8 +50,8 @@ func TestStatusDuringTakeover(t *testing.T) {
 	}
 }
 
-// TestUnknownNode checks that the error for a name that no node has says what was looked for, and that the name of a
-// process with --kv-all leads to its projectors.
+// TestUnknownNode checks that the error for an unknown name states what was looked for, and that for the name of a
+// process with --kv-all it lists the process's projectors.
 func TestUnknownNode(t *testing.T) {
 	st := v1.Status{Projectors: []v1.ProjectorStatus{{ID: "p1@a:11210"}, {ID: "p1@b:11210"}, {ID: "p11@a:11210"}}}
 	for id, want := range map[string]string{
@@ -64,7 +64,7 @@ func TestUnknownNode(t *testing.T) {
 	}
 }
 
-// TestSecretFileIsNamed checks that an error in a file with a password says which file.
+// TestSecretFileIsNamed checks that the error of a bad password file contains its path.
 func TestSecretFileIsNamed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(file, []byte("one\ntwo\n"), 0o600); err != nil {

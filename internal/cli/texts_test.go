@@ -13,8 +13,8 @@ import (
 	"tidemark/errcode"
 )
 
-// TestTextsNameExistingCommands checks that texts of the product, its pages and the files of deploy name no command
-// that does not exist: an error may tell its reader to run one.
+// TestTextsNameExistingCommands checks that every tidemark command in texts of the product, its pages and the files of
+// deploy exists: error texts recommend commands to run.
 func TestTextsNameExistingCommands(t *testing.T) {
 	t.Parallel()
 	root := newRoot(Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
@@ -48,8 +48,8 @@ func TestTextsNameExistingCommands(t *testing.T) {
 	}
 }
 
-// TestHelpRefusesUnknownWords checks that a word that no page of help has is an error, not the page of all commands.
-func TestHelpRefusesUnknownWords(t *testing.T) {
+// TestHelpRejectsUnknownWords checks that help for an unknown command or topic is an error, not the list of commands.
+func TestHelpRejectsUnknownWords(t *testing.T) {
 	for line, want := range map[string]string{
 		"help":             "",
 		"help index list":  "",
@@ -59,10 +59,10 @@ func TestHelpRefusesUnknownWords(t *testing.T) {
 		"help index lst":   `tidemark index has no command or topic "lst", did you mean list?; see tidemark help topics`,
 		"completion foosh": `tidemark completion accepts no argument, got "foosh"`,
 	} {
-		var said strings.Builder
-		code := Main(strings.Fields(line), Streams{In: strings.NewReader(""), Out: io.Discard, Err: &said})
-		if wrong := want != ""; wrong != (code == errcode.ExitUsage) || !strings.Contains(said.String(), want) {
-			t.Errorf("%s: exit code %d, %q; want %q", line, code, said.String(), want)
+		var stderr strings.Builder
+		code := Main(strings.Fields(line), Streams{In: strings.NewReader(""), Out: io.Discard, Err: &stderr})
+		if wrong := want != ""; wrong != (code == errcode.ExitUsage) || !strings.Contains(stderr.String(), want) {
+			t.Errorf("%s: exit code %d, %q; want %q", line, code, stderr.String(), want)
 		}
 	}
 }

@@ -19,8 +19,8 @@ import (
 // topIndexes limits the indexes that top shows: those that are not ready first.
 const topIndexes = 20
 
-// look is one sample of the cluster.
-type look struct {
+// topSample is one sample of the cluster.
+type topSample struct {
 	at      time.Time
 	status  v1.Status
 	indexes v1.IndexList
@@ -52,7 +52,7 @@ func newTop(s Streams) *cobra.Command {
 		Args: noArgs, ValidArgsFunction: noFiles,
 		Long: `Shows the cluster until Ctrl-C, once every --interval: in place on a terminal, otherwise as one block after the
 other, or with --output json or jsonl as one line of JSON each. Rates are averages over the interval. Components that do
-not answer are named, and asked again. On a terminal q quits, s changes the order of the indexes, / filters them by a
+not answer are named, and queried again. On a terminal q quits, s changes the order of the indexes, / filters them by a
 part of their names, the arrow keys scroll, and ? lists the keys; long lines are cut off at its edge.`,
 		Example: "  tidemark top\n  tidemark top --once --interval 500ms\n  tidemark top --output json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -73,7 +73,7 @@ part of their names, the arrow keys scroll, and ? lists the keys; long lines are
 func runTop(ctx context.Context, s Streams, f *serverFlags, every time.Duration, once bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	take := func() (n look, err error) {
+	take := func() (n topSample, err error) {
 		err = f.do(ctx, func(ctx context.Context, c *client.Client) error {
 			if n.status, err = c.Status(ctx); err != nil {
 				return err
@@ -93,15 +93,15 @@ func runTop(ctx context.Context, s Streams, f *serverFlags, every time.Duration,
 	}
 	d := &topDisplay{streams: s, output: f.output, last: first, next: first}
 	if !once && f.output == formatTable {
-		var back func()
-		if d.keys, back = keyboard(ctx, s); d.keys != nil {
+		var restore func()
+		if d.keys, restore = keyboard(ctx, s); d.keys != nil {
 			d.screen = &topScreen{}
 			if isTerminal(s.Err) {
 				f.streams.Err = lastLine{s.Out}
 			}
 			err = d.show()
 		}
-		defer back()
+		defer restore()
 	}
 	if err != nil {
 		return err
@@ -113,16 +113,16 @@ func runTop(ctx context.Context, s Streams, f *serverFlags, every time.Duration,
 type topDisplay struct {
 	streams    Streams
 	output     format
-	last, next look
-	trouble    error         // why the newest sample failed
+	last, next topSample
+	failure    error         // why the newest sample failed
 	keys       <-chan string // nil: not interactive
 	screen     *topScreen    // nil: no keys
 }
 
-func (d *topDisplay) run(ctx context.Context, take func() (look, error), every time.Duration, once bool) error {
+func (d *topDisplay) run(ctx context.Context, take func() (topSample, error), every time.Duration, once bool) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	looked, looking := make(chan func() error, 1), false // keys work while no answer comes
+	samples, sampling := make(chan func() error, 1), false // keys work while a sample is being taken
 	for {
 		select {
 		case <-ctx.Done():
@@ -135,15 +135,15 @@ func (d *topDisplay) run(ctx context.Context, take func() (look, error), every t
 				return err
 			}
 		case <-tick.C:
-			if !looking {
-				looking = true
+			if !sampling {
+				sampling = true
 				go func() {
 					n, err := take()
-					looked <- func() error { return d.take(n, err, once) }
+					samples <- func() error { return d.take(n, err, once) }
 				}()
 			}
-		case take := <-looked:
-			looking = false
+		case take := <-samples:
+			sampling = false
 			if err := take(); ctx.Err() != nil {
 				return nil
 			} else if err != nil || once {
@@ -154,8 +154,8 @@ func (d *topDisplay) run(ctx context.Context, take func() (look, error), every t
 }
 
 // take stores a sample, or its error, and shows it.
-func (d *topDisplay) take(n look, err error, once bool) error {
-	switch d.trouble = err; {
+func (d *topDisplay) take(n topSample, err error, once bool) error {
+	switch d.failure = err; {
 	case err != nil && once:
 		return err
 	case err != nil && d.screen == nil:
@@ -179,8 +179,8 @@ func (d *topDisplay) show() error {
 		if text, err = topText(v); err != nil {
 			return err
 		}
-		if d.trouble != nil {
-			text = "no answer: " + d.trouble.Error() + "\n" + text
+		if d.failure != nil {
+			text = "no answer: " + d.failure.Error() + "\n" + text
 		}
 	}
 	width, height := sizeOf(d.streams.Out)
@@ -210,8 +210,8 @@ func (v *topView) choose(all []v1.IndexInfo, chosen *topScreen) map[index.ID]boo
 	return shown
 }
 
-// compare computes rates from two samples, for the user's selection (nil: all).
-func compare(last, next *look, chosen *topScreen) *topView {
+// compare computes rates from two samples, for the indexes that the user has selected (nil: all).
+func compare(last, next *topSample, chosen *topScreen) *topView {
 	v := &topView{AtMS: next.at.UnixMilli(), Status: next.status, Promoted: map[string]float64{},
 		Documents: map[index.ProjectorID]float64{}, Indexes: []v1.IndexInfo{}}
 	seconds := max(next.at.Sub(last.at).Seconds(), 1e-3)
@@ -246,7 +246,7 @@ func compare(last, next *look, chosen *topScreen) *topView {
 }
 
 // compareScans computes the scan figures of the indexes that are shown.
-func (v *topView) compareScans(last, next *look, seconds float64, shown map[index.ID]bool) {
+func (v *topView) compareScans(last, next *topSample, seconds float64, shown map[index.ID]bool) {
 	v.Scans, v.Latency, v.Stats = map[index.ID]float64{}, map[index.ID]uint64{}, next.stats
 	v.Stats.Indexes = []v1.IndexStats{}
 	before := make(map[index.ID]*v1.IndexStats, len(last.stats.Indexes))
@@ -354,12 +354,12 @@ func renderTopIndexes(t io.Writer, v *topView) {
 	}
 }
 
-// indexerHealth returns an indexer's health; it is unknown for one that is not heard.
+// indexerHealth returns an indexer's health, "-" for an indexer that is not active and has reported no problem.
 func indexerHealth(i *v1.IndexerStatus) string {
 	if i.State != stateActive {
 		return orWord(i.Health, "-")
 	}
-	return orWord(i.Health, "well")
+	return orWord(i.Health, "ok")
 }
 
 func yesNo(yes bool) string {

@@ -14,11 +14,11 @@ import (
 // TestTop checks the output for two samples of a cluster.
 func TestTop(t *testing.T) {
 	at := time.UnixMilli(1_795_240_849_000)
-	last := &look{at: at, status: v1.Status{CAS: 100, Buckets: []v1.BucketStatus{{Name: "b", Generation: 1,
+	last := &topSample{at: at, status: v1.Status{CAS: 100, Buckets: []v1.BucketStatus{{Name: "b", Generation: 1,
 		StabilityNumber: 4}},
 		Projectors: []v1.ProjectorStatus{{ID: "p1", BootID: "x", Mutations: 900, Deletions: 100},
 			{ID: "p2", BootID: "x", Mutations: 900}}}}
-	next := &look{at: at.Add(2 * time.Second)}
+	next := &topSample{at: at.Add(2 * time.Second)}
 	st := &next.status
 	st.ClusterID, st.Term, st.CAS, st.Leader.ID = "c", 3, 120, "m1"
 	st.Managers = []v1.ManagerStatus{{ID: "m1", Role: "leader", Alive: true, REST: "http://x"},
@@ -60,7 +60,7 @@ func TestTop(t *testing.T) {
 		"INDEXER  STATE    COPIES  REVISION  QUEUE         MEMORY         RSS MB  HEALTH",
 		"i1       suspect  3       90        5.0 MB (25%)  30.0 MB (25%)  55.0    disk full",
 		"i2       offline  0       0         -             -              -       -",
-		"i3       active   0       0         -             -              -       well", "",
+		"i3       active   0       0         -             -              -       ok", "",
 		"BUCKET  STREAMS   STABILITY  PROMOTIONS/s  AGE   LAG  SCANS WAITING  ROLLBACK",
 		"b       63 of 64  #14        5.0           1.5s  7    0              -", "",
 		"INDEX       STATE     PROGRESS  ENTRIES  PENDING  QUEUED  MB ON DISK  SCANS/s  LATENCY  ERRORS",

@@ -30,7 +30,7 @@ func newTopic(s Streams) *cobra.Command {
 		Args: noArgs}
 	f.add(cmd, s)
 	if t := cmd.PersistentFlags().Lookup("timeout"); t != nil {
-		f.timeout, t.DefValue, t.Usage = 0, "0s", "how long to show; 0 is for ever"
+		f.timeout, t.DefValue, t.Usage = 0, "0s", "how long to show; 0: no limit"
 	}
 	cmd.AddCommand(topicTail(s, f))
 	return cmd
@@ -46,7 +46,7 @@ func topicTail(s Streams, f *serverFlags) *cobra.Command {
 		Long: `Subscribes to the KeyVersions of the given indexes (ids or names; without any, of all indexes) at every
 projector, and prints a JSON line for each KeyVersion: first those of all existing documents, then every change, in
 order within each vbucket, until Ctrl-C, --timeout or --count. If KV rolls back, for example in a failover, a line of
-kind Rollback declares invalid what was printed of that vbucket above its seqno; --count does not count such lines.
+kind Rollback invalidates what was printed of that vbucket above its seqno; --count does not count such lines.
 
 Projectors connect to --listen: give an address that they can reach, unless they belong to tidemark up. With TLS,
 managers authenticate the user of --user, --token-file or --tls-cert, and projectors require a certificate of role
@@ -80,7 +80,7 @@ with the Go package client/topic, or as docs/protocol.md describes.`,
 				Projectors: func(ctx context.Context) ([]string, error) { return projectorURLs(ctx, c) },
 				Handle: func(ctx context.Context, ev *keyversion.Event) error {
 					err := p.handle(ctx, ev)
-					if errors.Is(err, errEnough) { // the rest after the last line is refused on purpose
+					if errors.Is(err, errEnough) { // events after the last line are rejected on purpose
 						log.SetLevel(hclog.Error)
 					}
 					return err
@@ -154,20 +154,20 @@ func atLeast(words string) cobra.PositionalArgs {
 
 // subscriberFiles returns the user's certificate files; by default, those of a subscriber of the local cluster.
 func (f *serverFlags) subscriberFiles() (tlsconf.Files, error) {
-	if err := f.who.folder(); err != nil {
+	if err := f.credentials.folder(); err != nil {
 		return tlsconf.Files{}, err
 	}
-	if !f.who.files.Empty() || len(f.server) > 0 || f.data == "" {
-		return f.who.files, nil
+	if !f.credentials.files.Empty() || len(f.server) > 0 || f.data == "" {
+		return f.credentials.files, nil
 	}
 	m, err := localManifest(f.data)
 	if err != nil || m.Subscriber == nil {
-		return f.who.files, err
+		return f.credentials.files, err
 	}
 	return tlsconf.Files(*m.Subscriber), nil
 }
 
-// projectorURLs asks a manager for the projectors' addresses.
+// projectorURLs requests the addresses of the projectors that are not offline from a manager.
 func projectorURLs(ctx context.Context, c *client.Client) (urls []string, err error) {
 	status, err := c.Status(ctx)
 	if err != nil {
@@ -206,7 +206,7 @@ func reportUnreached(ctx context.Context, w io.Writer, address string,
 	}
 }
 
-// unreached returns why a projector cannot reach an address; "" if it can, or has nothing to send to it.
+// unreached returns why a projector cannot reach an address; "" if it can, or has no stream to it.
 func unreached(v *projectorView, address string) string {
 	if v.State == nil {
 		return ""

@@ -10,7 +10,7 @@ import (
 	"tidemark/wire"
 )
 
-// TestTailCount checks that no more lines than requested are printed, though other connections still bring events.
+// TestTailCount checks that no more lines than requested are printed, even if other connections still deliver events.
 func TestTailCount(t *testing.T) {
 	var out bytes.Buffer
 	p := &topicPrinter{out: Streams{Out: &out}, left: 2}
@@ -40,11 +40,11 @@ func TestTailRollback(t *testing.T) {
 		t.Errorf("the one line: %v", err)
 	}
 	if err := p.rollback(t.Context(), 7, 41); !errors.Is(err, errEnough) {
-		t.Errorf("behind the last line: %v", err)
+		t.Errorf("after the last line: %v", err)
 	}
 	first, rest, _ := strings.Cut(out.String(), "\n")
 	if first != `{"kind":"Rollback","vbucket":7,"seqno":42}` || strings.Count(rest, "\n") != 1 {
-		t.Errorf("printed is\n%s", out.String())
+		t.Errorf("printed\n%s", out.String())
 	}
 }
 
@@ -54,12 +54,12 @@ func TestUnreachableSubscriber(t *testing.T) {
 	state := &wire.ProjectorState{Topics: []wire.TopicState{{Endpoints: []wire.EndpointState{
 		{Address: "other:1", State: "down", Error: "gone"}, {Address: "up:1", State: "connected"},
 		{Address: "me:1", State: "down", Error: "no such host"}}}}}
-	for address, want := range map[string]string{"me:1": "no such host", "up:1": "", "nobody:1": ""} {
+	for address, want := range map[string]string{"me:1": "no such host", "up:1": "", "unknown:1": ""} {
 		if got := unreached(&projectorView{State: state}, address); got != want {
 			t.Errorf("%s: %q, want %q", address, got, want)
 		}
 	}
 	if got := unreached(&projectorView{Error: "silent"}, "me:1"); got != "" {
-		t.Errorf("of a projector that says nothing: %q", got)
+		t.Errorf("of a projector without a state: %q", got)
 	}
 }

@@ -140,15 +140,15 @@ func (x *topScreen) below(lines int) string {
 	return text
 }
 
-// lastLine is where messages go while the screen is drawn: over its last line, until it is drawn again. The terminal
+// lastLine writes messages while the screen is drawn: over its last line, until it is drawn again. The terminal
 // is in raw mode, in which a line feed would not return to the left edge.
 type lastLine struct{ screen io.Writer }
 
-func (l lastLine) Write(talk []byte) (int, error) {
+func (l lastLine) Write(p []byte) (int, error) {
 	width, _ := sizeOf(l.screen)
-	line := strings.ReplaceAll(strings.TrimRight(string(talk), "\n"), "\n", " ")
+	line := strings.ReplaceAll(strings.TrimRight(string(p), "\n"), "\n", " ")
 	_, err := io.WriteString(l.screen, "\r\x1b[K"+clip(line, width))
-	return len(talk), err
+	return len(p), err
 }
 
 // clip cuts a line at the width of a terminal.
@@ -175,9 +175,9 @@ func splitKeys(text string) (keys []string) {
 	return keys
 }
 
-// keyboard returns the keys of a terminal one by one, until back is called; nil if there is no terminal. In a shell
-// the keys belong to the shell.
-func keyboard(ctx context.Context, s Streams) (keys <-chan string, back func()) {
+// keyboard returns the keys of a terminal one by one, until restore is called; nil if there is no terminal, or in
+// a shell, which reads the keys itself.
+func keyboard(ctx context.Context, s Streams) (keys <-chan string, restore func()) {
 	in, isFile := s.In.(*os.File)
 	if !isFile || !isTerminal(s.In) || !isTerminal(s.Out) || noScreen() || ctx.Value(sessionKey{}) != nil {
 		return nil, func() {}
@@ -187,7 +187,7 @@ func keyboard(ctx context.Context, s Streams) (keys <-chan string, back func()) 
 		return nil, func() {}
 	}
 	typed := make(chan string)
-	go readKeys(ctx, in, typed) // it may be reading when top ends, and the process ends with it
+	go readKeys(ctx, in, typed) // its last read may still be pending when top ends, and the process with it
 	return typed, func() {
 		_ = term.Restore(int(in.Fd()), before)
 		_, _ = io.WriteString(s.Out, "\n")
@@ -216,7 +216,7 @@ func readKeys(ctx context.Context, in io.Reader, typed chan<- string) {
 // noScreen reports whether the terminal cannot draw in place.
 func noScreen() bool { return os.Getenv("TERM") == "dumb" }
 
-// sizeOf returns the size of the terminal, or a usual one.
+// sizeOf returns the size of the terminal, 80 by 24 if it is unknown.
 func sizeOf(out any) (width, height int) {
 	if f, ok := out.(*os.File); ok {
 		if w, h, err := term.GetSize(int(f.Fd())); err == nil && w > 0 && h > 1 {

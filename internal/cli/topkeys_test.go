@@ -37,7 +37,7 @@ func TestTopKeys(t *testing.T) {
 		t.Errorf("s: %+v", x)
 	}
 	if press("sss"); x.order != 0 {
-		t.Errorf("s goes round: %+v", x)
+		t.Errorf("s wraps around: %+v", x)
 	}
 	if press("jj\x1b[B\x1b[6~k"); x.top != 12 {
 		t.Errorf("scrolled to %d", x.top)
@@ -47,11 +47,11 @@ func TestTopKeys(t *testing.T) {
 	}
 	for _, k := range []string{"q", "\x03"} {
 		if !press(k) {
-			t.Errorf("%q does not end it", k)
+			t.Errorf("%q does not end top", k)
 		}
 	}
 	if press("/"); !press("\x03") {
-		t.Error("Ctrl-C does not end it while a filter is typed")
+		t.Error("Ctrl-C does not end top while a filter is being typed")
 	}
 }
 
@@ -88,9 +88,9 @@ func TestTopFrame(t *testing.T) {
 // TestTopMessages checks that messages printed while the screen is drawn stay on its last line.
 func TestTopMessages(t *testing.T) {
 	var b strings.Builder
-	talk := "tidemark: no answer yet (a: silent\nb: refused)\n"
-	if n, err := fmt.Fprint(lastLine{&b}, talk); n != len(talk) || err != nil {
-		t.Errorf("%d of %d bytes, %v", n, len(talk), err)
+	message := "tidemark: no answer yet (a: silent\nb: refused)\n"
+	if n, err := fmt.Fprint(lastLine{&b}, message); n != len(message) || err != nil {
+		t.Errorf("%d of %d bytes, %v", n, len(message), err)
 	}
 	fmt.Fprint(lastLine{&b}, strings.Repeat("é", 100)+"\n")
 	want := "\r\x1b[Ktidemark: no answer yet (a: silent b: refused)\r\x1b[K" + strings.Repeat("é", 80)
@@ -99,9 +99,9 @@ func TestTopMessages(t *testing.T) {
 	}
 }
 
-// TestTopChosen checks the order and the filter of indexes, with their rates and figures.
-func TestTopChosen(t *testing.T) {
-	l := &look{}
+// TestTopSelection checks the order and the filter of indexes, with their rates and figures.
+func TestTopSelection(t *testing.T) {
+	l := &topSample{}
 	for n, name := range []string{"beta", "alpha", "gamma"} {
 		l.indexes.Indexes = append(l.indexes.Indexes, v1.IndexInfo{ID: index.ID(n + 1), Bucket: "w", Name: name,
 			State: index.Maintenance})

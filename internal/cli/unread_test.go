@@ -18,14 +18,15 @@ import (
 	"tidemark/internal/testing/testcluster"
 )
 
-const unreadGuard = 45 * time.Second
+// hangGuard is how long a test waits for something that must happen.
+const hangGuard = 45 * time.Second
 
-// awaitOK waits until a URL answers 200.
+// awaitOK waits until a GET of a URL returns 200.
 func awaitOK(t *testing.T, p *testcluster.Process, url string) {
 	t.Helper()
 	c := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	defer c.CloseIdleConnections()
-	for deadline := time.Now().Add(unreadGuard); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(hangGuard); ; time.Sleep(20 * time.Millisecond) {
 		resp, err := c.Get(url)
 		if err == nil {
 			_ = resp.Body.Close()
@@ -69,8 +70,8 @@ func childOf(t *testing.T, node *testcluster.Process, role string) int {
 	return 0
 }
 
-// TestLogWithoutReader checks that a node whose log is not read, and a role whose node does not read, continue; that
-// roles that end are restarted, and that all stop when requested.
+// TestLogWithoutReader checks that a node whose log is not read continues, and so does a role whose node does not read
+// its log; that roles that end are restarted; and that all of them stop on SIGTERM.
 func TestLogWithoutReader(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
@@ -108,12 +109,12 @@ func TestLogWithoutReader(t *testing.T) {
 	if err := syscall.Kill(was, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(unreadGuard); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(hangGuard); ; time.Sleep(20 * time.Millisecond) {
 		if now := childOf(t, node, "indexer"); now != 0 && now != was {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the indexer is not started again")
+			t.Fatal("the indexer is not restarted")
 		}
 	}
 	awaitOK(t, node, at(portNode))
@@ -123,12 +124,12 @@ func TestLogWithoutReader(t *testing.T) {
 	alone := unread("alone", "manager", "--data", filepath.Join(dir, "data", "manager"), "--id", "n1", "--rest",
 		"127.0.0.1:"+strconv.Itoa(port), "--raft", "127.0.0.1:"+strconv.Itoa(port+1))
 	awaitOK(t, alone, at(portREST))
-	if err := log.SetReadDeadline(time.Now().Add(unreadGuard)); err != nil {
+	if err := log.SetReadDeadline(time.Now().Add(hangGuard)); err != nil {
 		t.Fatal(err)
 	}
 	for in := bufio.NewScanner(log); ; { // the reader is back
 		if !in.Scan() {
-			t.Fatalf("nothing of the manager's log comes: %v", in.Err())
+			t.Fatalf("the manager's log has no more lines: %v", in.Err())
 		}
 		if strings.Contains(in.Text(), "entering leader state") {
 			break
@@ -139,7 +140,7 @@ func TestLogWithoutReader(t *testing.T) {
 	}
 }
 
-// TestLogReaderDisconnects checks that a process does not end with the reader of its log.
+// TestLogReaderDisconnects checks that a process continues when the reader of its log has closed the pipe.
 func TestLogReaderDisconnects(t *testing.T) {
 	dir, port := t.TempDir(), ports.Range(t)
 	fifo := filepath.Join(dir, "log")
@@ -159,8 +160,8 @@ func TestLogReaderDisconnects(t *testing.T) {
 	if err := reader.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, talk := run(t, "", "cluster", "logging", "m1", "trace", "--server", rest); code != errcode.ExitOK {
-		t.Errorf("exit %d: %s", code, talk) // a change of levels is logged
+	if code, _, stderr := run(t, "", "cluster", "logging", "m1", "trace", "--server", rest); code != errcode.ExitOK {
+		t.Errorf("exit %d: %s", code, stderr) // a change of levels is logged
 	}
 	awaitOK(t, p, "http://"+rest+"/readyz")
 	if code := p.Stop(); code != errcode.ExitOK {
@@ -168,8 +169,7 @@ func TestLogReaderDisconnects(t *testing.T) {
 	}
 }
 
-// TestHangupWithoutTLS checks that the signal for reloading certificates ends neither a role without any nor its
-// node.
+// TestHangupWithoutTLS checks that SIGHUP, which reloads certificates, ends neither a node without TLS nor its roles.
 func TestHangupWithoutTLS(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("needs /proc")
@@ -178,11 +178,12 @@ func TestHangupWithoutTLS(t *testing.T) {
 	node := testcluster.Spawn(t, dir, "node", "node", "--data", filepath.Join(dir, "data"), "--port", strconv.Itoa(port))
 	ready := "http://127.0.0.1:" + strconv.Itoa(port+portNode) + "/readyz"
 	awaitOK(t, node, ready)
-	// all roles have started; a projector is not expected as none was started
+	// all roles have started; --wait=members does not wait for a projector, as none has registered
 	server := "127.0.0.1:" + strconv.Itoa(port)
-	if code, out, talk := run(t, "", "cluster", "status", "--wait=members", "--server", server); code != errcode.ExitOK ||
+	code, out, stderr := run(t, "", "cluster", "status", "--wait=members", "--server", server)
+	if code != errcode.ExitOK ||
 		!strings.Contains(out, "no projector has registered") {
-		t.Errorf("waiting for members: exit %d\n%s%s", code, out, talk)
+		t.Errorf("waiting for members: exit %d\n%s%s", code, out, stderr)
 	}
 	roles := []string{"manager", "indexer"}
 	var was []int
@@ -190,15 +191,15 @@ func TestHangupWithoutTLS(t *testing.T) {
 		was = append(was, childOf(t, node, r))
 	}
 	node.Signal(syscall.SIGHUP)
-	for deadline := time.Now().Add(unreadGuard); strings.Count(node.Log(), "no certificates") < 3; {
+	for deadline := time.Now().Add(hangGuard); strings.Count(node.Log(), "no certificates") < 3; {
 		if time.Sleep(20 * time.Millisecond); time.Now().After(deadline) {
-			t.Fatal("the node and its two roles do not say that there is nothing to read")
+			t.Fatal("the node and its two roles do not log that there are no certificates")
 		}
 	}
 	awaitOK(t, node, ready)
 	for i, r := range roles {
 		if now := childOf(t, node, r); now != was[i] {
-			t.Errorf("%s was started again", r)
+			t.Errorf("%s was restarted", r)
 		}
 	}
 	if code := node.Stop(); code != errcode.ExitOK {

@@ -68,7 +68,8 @@ The same command with the same --data folder resumes with all its data.`,
 	hostVar(fl, &f.cfg.Advertise, "advertise-host", "host name that the processes use for each other, for tests "+
 		"that cut links")
 	fl.Lookup("advertise-host").Hidden = true
-	fl.StringVar(&f.cfg.Nasty, "nasty", "", "habits of real engines for the KV nodes, for tests; see tidemark help nasty")
+	fl.StringVar(&f.cfg.Nasty, "nasty", "", "behaviours of real engines for the KV nodes, for tests; "+
+		"see tidemark help nasty")
 	_ = fl.MarkHidden("nasty")
 	upFailpoints(fl, &f.cfg)
 	fl.BoolVar(&f.cfg.TLS, "tls", false, "TLS on every port; KV nodes also have a memcached port without TLS; the "+
@@ -114,7 +115,7 @@ func (f *upFlags) run(ctx context.Context, s Streams) error {
 	var degraded atomic.Bool
 	f.cfg.Missing = func(id string, why error) {
 		degraded.Store(true)
-		fmt.Fprintf(s.Err, "warning: %v; the others serve without %s, and it is started again now and then\n", why, id)
+		fmt.Fprintf(s.Err, "warning: %v; the others serve without %s, and up keeps trying to start it\n", why, id)
 	}
 	f.cfg.Died = func(id string, err error, delay time.Duration) {
 		why := "ended"
@@ -126,8 +127,8 @@ func (f *upFlags) run(ctx context.Context, s Streams) error {
 	}
 	f.cfg.Removed = func(id string, why error) {
 		degraded.Store(true)
-		fmt.Fprintf(s.Err, "%s: %v; it is not started again (to let it join as a new one, end this, delete %s and start "+
-			"again)\n", id, why, filepath.Join(f.cfg.Dir, id))
+		fmt.Fprintf(s.Err, "%s: %v; it is not started again (to add it as a new one, stop up, delete %s and run "+
+			"`tidemark up` again)\n", id, why, filepath.Join(f.cfg.Dir, id))
 	}
 	cluster, err := localcluster.Open(f.cfg)
 	if err != nil {
@@ -139,11 +140,11 @@ func (f *upFlags) run(ctx context.Context, s Streams) error {
 		if err := printCluster(s, f.output, &m); err != nil {
 			return err
 		}
-		who := "all answer"
+		verdict := "all answer"
 		if degraded.Load() {
-			who = "enough of them answer"
+			verdict = "enough of them answer"
 		}
-		fmt.Fprintf(s.Err, "%s after %s\n", who, time.Since(started).Round(10*time.Millisecond))
+		fmt.Fprintf(s.Err, "%s after %s\n", verdict, time.Since(started).Round(10*time.Millisecond))
 		if f.sample {
 			limited, cancel := context.WithTimeout(ctx, sampleTimeout)
 			defer cancel()

@@ -96,7 +96,7 @@ func userRemove(s Streams, f *serverFlags) *cobra.Command {
 		ValidArgsFunction: f.users(),
 		Example:           "  tidemark user remove alice",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := ask(cmd.Context(), s, sure, "remove user "+args[0]+" and his tokens"); err != nil {
+			if err := ask(cmd.Context(), s, sure, "remove user "+args[0]+" and the user's tokens"); err != nil {
 				return err
 			}
 			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
@@ -171,7 +171,7 @@ func tokenCreate(s Streams, f *serverFlags) *cobra.Command {
 	cmd.Flags().StringVar(&req.Role, "role", "", "metrics, read, ddl or admin: at most the user's role, which is the "+
 		"default")
 	cmd.Flags().StringVar(&req.Note, "note", "", "purpose of the token")
-	cmd.Flags().DurationVar(&expires, "expires", 90*24*time.Hour, "how long it is valid; 0: for ever")
+	cmd.Flags().DurationVar(&expires, "expires", 90*24*time.Hour, "how long it is valid; 0: until it is revoked")
 	return cmd
 }
 

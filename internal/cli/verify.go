@@ -23,7 +23,7 @@ import (
 // verifyTimeout is the timeout of a verification without --timeout: the managers' limit.
 const verifyTimeout = 24 * time.Hour
 
-// errDiffers is the error of a verification that has found differences.
+// errDiffers is wrapped by the error of a verification that has found differences.
 var errDiffers = errors.New("the index differs from the KV data")
 
 func indexVerify(s Streams, f *serverFlags) *cobra.Command {
@@ -31,9 +31,9 @@ func indexVerify(s Streams, f *serverFlags) *cobra.Command {
 	cmd := &cobra.Command{Use: "verify BUCKET/NAME|ID", Short: "Compare an index with the KV data",
 		Long: `Evaluates the index anew for every document in KV, compares the result with every copy of every slice at one
 stability timestamp, and prints each difference: missing_row, extra_row, wrong_key, back_entry (the rows are right, but
-the document's list of them is wrong), refused_key (a key that no index can store), or lost_on_way (for a vbucket, a
-projector evaluated other keys than arrived). The exit code is 1 if there are differences, and 2 if the request is
-invalid.
+the document's list of them is wrong), refused_key (a key that no index can store), or lost_on_way (for a vbucket: the
+keys that a projector evaluated are not those that arrived). The exit code is 1 if there are differences, and 2 if the
+request is invalid.
 
 The index can be used and documents can change meanwhile: documents that change are compared at a later timestamp. All
 documents of the bucket are read from KV, once for each indexer that holds the index; --rate limits that. Without
@@ -113,7 +113,7 @@ func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req v
 		end.Documents, end.Rows, len(end.Copies),
 		end.FirstStability, end.LastStability, end.Differences)
 	if end.Unsettled > 0 {
-		fmt.Fprintf(s.Err, "%d documents changed again whenever they were looked at; nothing was found of them\n",
+		fmt.Fprintf(s.Err, "%d documents changed during each comparison, and could not be verified\n",
 			end.Unsettled)
 	}
 	if output != formatTable {

@@ -18,8 +18,8 @@ func table(print func(w *tabwriter.Writer)) string {
 	return b.String()
 }
 
-// TestTimestampsShowDelays checks that the page shows the indexers that are waited for, those that are not
-// and why, the vbuckets that do not advance, and that the bucket must be rolled back.
+// TestTimestampsShowDelays checks that the output shows the indexers that the next timestamp waits for, the others and
+// why, the vbuckets that do not advance, and that the bucket must be rolled back.
 func TestTimestampsShowDelays(t *testing.T) {
 	since := time.Date(2026, 11, 21, 10, 20, 30, 0, time.Local).UnixMilli()
 	out := table(func(w *tabwriter.Writer) {

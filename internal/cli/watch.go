@@ -91,7 +91,7 @@ sessions of the console are printed only if --kinds names them or is all.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), s) }}
 	f.add(cmd, s)
 	if t := cmd.PersistentFlags().Lookup("timeout"); t != nil {
-		f.timeout, t.DefValue, t.Usage = 0, "0s", "how long to watch; 0 is for ever"
+		f.timeout, t.DefValue, t.Usage = 0, "0s", "how long to watch; 0: no limit"
 	}
 	cmd.Flags().StringSliceVar(&f.kinds, "kinds", nil, "kinds of changes: "+kindList()+", or all (default: all but "+
 		"stability, backfill and session)")
@@ -214,7 +214,7 @@ func changeLine(c *v1.Change) string {
 		if c.Removed {
 			return what + " has ended"
 		}
-		return what + " begun"
+		return what + " has begun"
 	case statecontext.EventRollback:
 		return fmt.Sprintf("%s %d step %s", what, c.Number, c.Step)
 	}

@@ -10,7 +10,7 @@ import (
 	"tidemark/client"
 )
 
-// TestFuturePositionIsReported checks that a future position is reported, and that a past or an unknown one is not.
+// TestFuturePositionIsReported checks that a position in the future is reported, and any other is not.
 func TestFuturePositionIsReported(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -10,7 +10,7 @@ import (
 
 // Limits and defaults of a verification (docs/scans.md, "Verification").
 const (
-	DefaultVerifyRate  = 20_000     // documents a second and indexer
+	DefaultVerifyRate  = 20_000     // documents per second and indexer
 	MinVerifyRate      = 100        // a lower rate would end streams as silent
 	MaxVerifyRate      = 10_000_000 // in effect no limit
 	DefaultVerifyShown = 1000       // differences that are listed

@@ -81,7 +81,7 @@ function details(view, i, stats) {
       ['without an entry', i.faults && withoutEntry(i.faults)],
       ['split', i.split && `index ${i.split.id} of ${many(i.split.num_partition, 'slice')} is ${i.split.state}, ${percent(i.split.progress)}; it takes over the name when it is ready`],
       ['replaces', i.replaces && `index ${i.replaces}, when it is ready`], ['no split yet', i.split_waits], ['no merge yet', i.merge_waits],
-      ['requested', i.requested_partitions && `${many(i.requested_partitions, 'slice')}; automatic splits have added more`], ['auto split', i.auto_split === false && 'false'], ['no split', i.split_failed],
+      ['requested', i.requested_partitions && `${many(i.requested_partitions, 'slice')}; automatic splits have added more`], ['auto split', i.auto_split === false && 'false'], ['split failed', i.split_failed],
       ['outdated', i.outdated]], true),
     el('div', { class: 'row' }, el('a', { href: `#/scan?id=${i.id}` }, 'Scan'), el('a', { href: `#/placement?id=${i.id}` }, 'Placement'),
       again && may('ddl') && act(state.text === 'error' ? 'Build anew' : 'Build', () => write('the build', 'PATCH', indexPath(i.id), { deferred: false })),
