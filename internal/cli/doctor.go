@@ -65,7 +65,7 @@ func tableOfChecks(t *tabwriter.Writer, r *doctor.Report) {
 	for _, c := range r.Checks {
 		counts[c.Result]++
 	}
-	fmt.Fprintf(t, "\nbucket %s, %s asked in %s: %d ok, %s, %d will not work\n", r.Bucket,
+	fmt.Fprintf(t, "\nbucket %s, %s examined in %s: %d ok, %s, %d will not work\n", r.Bucket,
 		counted(r.Nodes, "node", "nodes"), (time.Duration(r.TookMS) * time.Millisecond).String(), counts[doctor.OK],
 		counted(counts[doctor.Warning], "warning", "warnings"), counts[doctor.Fails])
 }

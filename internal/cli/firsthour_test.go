@@ -20,7 +20,7 @@ func TestFirstHour(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := string(b)
-	_, rows, _ := strings.Cut(page, "| check | asked |")
+	_, rows, _ := strings.Cut(page, "| check | examines |")
 	rows, _, _ = strings.Cut(rows, "\n## ")
 	var named []string
 	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z]+)` \\|").FindAllStringSubmatch(rows, -1) {
@@ -32,7 +32,7 @@ func TestFirstHour(t *testing.T) {
 	statuses := mcbp.StatusAuthError.String() + mcbp.StatusNoAccess.String()
 	for _, m := range regexp.MustCompile("`([A-Z]+_[A-Z_]+)`").FindAllStringSubmatch(page, -1) {
 		if _, ok := errcode.Lookup(errcode.Code(m[1])); !ok && !strings.Contains(statuses, m[1]) {
-			t.Errorf("the page names %s, which is no code", m[1])
+			t.Errorf("the page has %s, which is not a code", m[1])
 		}
 	}
 	root := newRoot(Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
@@ -44,7 +44,7 @@ func TestFirstHour(t *testing.T) {
 		line = strings.Trim(line, "`")
 		c, _, err := root.Find(strings.Fields(line)[1:])
 		if err != nil || c == root {
-			t.Errorf("%q is no command: %v", line, err)
+			t.Errorf("%q is not a command: %v", line, err)
 			continue
 		}
 		for _, w := range strings.Fields(line) {

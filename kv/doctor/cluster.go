@@ -14,15 +14,15 @@ import (
 
 // cluster is the combined view of all nodes.
 type cluster struct {
-	config  *mcbp.ClusterConfig // the newest map that any node showed
-	via     string              // host of the node that showed it
+	config  *mcbp.ClusterConfig // the newest map that any node returned
+	via     string              // host of the node that returned it
 	network string
 	tls     bool
 	nodes   []member
-	asked   []*facts
+	answers []*facts
 	// managers are the cluster managers that the caller named, shown the newest map that one of them returned.
-	managers []managed
-	shown    *managed
+	managers []managerAnswer
+	shown    *managerAnswer
 }
 
 // member is a node of the map.
@@ -30,17 +30,17 @@ type member struct {
 	name   string // address, or a description of a node without one
 	err    error  // the node has no address
 	active int    // active vbuckets by the map
-	facts  *facts // nil until the node was asked
+	facts  *facts // nil until the node was examined
 }
 
 // newCluster takes the nodes from the newest of the maps.
-func newCluster(asked []*facts, managers []managed, network string, tls bool) *cluster {
-	c := &cluster{asked: asked, managers: managers, shown: newestOf(managers), network: network, tls: tls}
+func newCluster(answers []*facts, managers []managerAnswer, network string, tls bool) *cluster {
+	c := &cluster{answers: answers, managers: managers, shown: newestOf(managers), network: network, tls: tls}
 	seed := ""
 	if c.shown != nil {
 		c.config, seed = c.shown.answer.Config, c.shown.addr
 	}
-	for _, f := range asked {
+	for _, f := range answers {
 		if f.config != nil && f.config.Newer(c.config) {
 			c.config, seed = f.config, f.addr
 		}
@@ -72,20 +72,20 @@ func (c *cluster) addresses() (out []string) {
 	return out
 }
 
-// take records the answers of the map's nodes. Without a map, all nodes that were asked count.
-func (c *cluster) take(asked []*facts) {
-	c.asked = asked
+// take records the answers of the map's nodes. Without a map, all nodes that were examined count.
+func (c *cluster) take(answers []*facts) {
+	c.answers = answers
 	for i := range c.nodes {
-		at := slices.IndexFunc(asked, func(f *facts) bool { return f.addr == c.nodes[i].name })
+		at := slices.IndexFunc(answers, func(f *facts) bool { return f.addr == c.nodes[i].name })
 		if at >= 0 && c.nodes[i].err == nil {
-			c.nodes[i].facts = asked[at]
+			c.nodes[i].facts = answers[at]
 		}
 	}
 }
 
 // examined returns the nodes to judge: those of the map, and seeds outside it that do not answer.
 func (c *cluster) examined() (out []*facts) {
-	for _, f := range c.asked {
+	for _, f := range c.answers {
 		member := slices.ContainsFunc(c.nodes, func(m member) bool { return m.facts == f })
 		if member || c.config == nil || f.err != nil {
 			out = append(out, f)

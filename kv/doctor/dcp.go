@@ -10,9 +10,9 @@ import (
 	"tidemark/timestamp"
 )
 
-// askDCP opens a DCP connection as a projector does, and requests one stream that ends at its start.
-func (o Options) askDCP(ctx context.Context, f *facts, opt kvclient.Options) {
-	f.dcp.asked = true
+// examineDCP opens a DCP connection as a projector does, and requests one stream that ends at its start.
+func (o Options) examineDCP(ctx context.Context, f *facts, opt kvclient.Options) {
+	f.dcp.tried = true
 	one, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	s, err := kvclient.Handshake(one, f.addr, opt)
@@ -26,7 +26,7 @@ func (o Options) askDCP(ctx context.Context, f *facts, opt kvclient.Options) {
 		return
 	}
 	for _, k := range wantedControls() {
-		_, k.err = c.ask(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPControl, 0, 0), Key: []byte(k.key),
+		_, k.err = c.do(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPControl, 0, 0), Key: []byte(k.key),
 			Value: []byte(k.value)})
 		if f.dcp.controls = append(f.dcp.controls, k); f.err != nil {
 			return
@@ -44,8 +44,8 @@ type dcpConn struct {
 	session *kvclient.Session
 }
 
-// ask sends a request. After an error other than an answer, the session is unusable.
-func (c *dcpConn) ask(ctx context.Context, req mcbp.Frame) (a mcbp.Frame, err error) {
+// do sends a request. After an error that is not an answer, the session is unusable.
+func (c *dcpConn) do(ctx context.Context, req mcbp.Frame) (a mcbp.Frame, err error) {
 	err = again(ctx, func() (err error) {
 		one, cancel := context.WithTimeout(ctx, c.o.Timeout)
 		defer cancel()
@@ -65,7 +65,7 @@ func (c *dcpConn) open(ctx context.Context) error {
 	if c.session.Granted(mcbp.FeatureXattr) {
 		flags |= mcbp.OpenXattrs
 	}
-	_, err := c.ask(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPOpen, 0, 0),
+	_, err := c.do(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPOpen, 0, 0),
 		Key: []byte("tidemark:doctor:" + rand.Text()), Extras: mcbp.Open{Flags: flags}.AppendExtras(nil)})
 	return err
 }
@@ -74,7 +74,7 @@ func (c *dcpConn) open(ctx context.Context) error {
 func (c *dcpConn) stream(ctx context.Context, vb uint16, high uint64) {
 	d := &c.f.dcp
 	d.streamed = true
-	a, err := c.ask(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPFailoverLog, vb, 0)})
+	a, err := c.do(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPFailoverLog, vb, 0)})
 	var log timestamp.FailoverLog
 	if err == nil {
 		log, err = mcbp.DecodeFailoverLog(a.Value)
@@ -86,7 +86,7 @@ func (c *dcpConn) stream(ctx context.Context, vb uint16, high uint64) {
 	if high > 0 {
 		req.VBUUID = log[0].VBUUID
 	}
-	_, d.streamErr = c.ask(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPStreamReq, vb, 0),
+	_, d.streamErr = c.do(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPStreamReq, vb, 0),
 		Extras: req.AppendExtras(nil)})
 	var se *kvclient.StatusError
 	if errors.As(d.streamErr, &se) && (se.Status == mcbp.StatusRollback || se.Status == mcbp.StatusNotMyVBucket) {

@@ -22,8 +22,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// patience is the deadline of requests to nodes that are expected to answer: it never decides a verdict.
-const patience = 3 * time.Minute
+// longTimeout is the deadline of requests to nodes that are expected to answer; no verdict depends on it.
+const longTimeout = 3 * time.Minute
 
 // node runs an embedded node with a bucket.
 func node(t *testing.T, edit func(*kv.Config)) *kv.Node {
@@ -49,7 +49,7 @@ func node(t *testing.T, edit func(*kv.Config)) *kv.Node {
 }
 
 func options(addr ...string) doctor.Options {
-	return doctor.Options{Seeds: addr, KV: kvclient.Options{User: "u", Password: "p", Bucket: "b"}, Timeout: patience}
+	return doctor.Options{Seeds: addr, KV: kvclient.Options{User: "u", Password: "p", Bucket: "b"}, Timeout: longTimeout}
 }
 
 // expect checks for findings, each "check result: text", and that no other finding is worse than ok.

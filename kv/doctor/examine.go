@@ -24,18 +24,18 @@ import (
 const (
 	// DefaultTimeout is the default deadline of a request.
 	DefaultTimeout = 5 * time.Second
-	// atOnce bounds the nodes that are asked concurrently; it covers a whole cluster of usual size.
-	atOnce = 64
-	// nodeQuestions bounds the total time for a node that answers every request slowly, in deadlines.
-	nodeQuestions = 4
+	// maxParallel is the number of nodes that are examined concurrently; a cluster of usual size has fewer.
+	maxParallel = 64
+	// nodeDeadlines bounds the total time for a node, as a multiple of Timeout: a node may answer every request slowly.
+	nodeDeadlines = 4
 	// tries bounds the attempts of a request that is refused temporarily.
 	tries = 5
 	// firstPause is the pause after the first attempt; it doubles with each further one.
 	firstPause = 20 * time.Millisecond
 	// pings is the number of requests that measure the latency.
 	pings = 5
-	// keyDraws bounds the search for a key in a vbucket that the node has.
-	keyDraws = 20000
+	// keyTries bounds the search for a key in a vbucket that the node has.
+	keyTries = 20000
 )
 
 // Options select the cluster, and set how to examine it.
@@ -125,7 +125,7 @@ type details struct {
 
 // dcpFacts describe the DCP connection.
 type dcpFacts struct {
-	asked     bool
+	tried     bool
 	openErr   error
 	controls  []control
 	logErr    error
@@ -149,28 +149,28 @@ func Examine(ctx context.Context, o Options) *Report {
 	}
 	o.KV.DialTimeout, o.KV.OpTimeout, o.KV.Collection = o.Timeout, o.Timeout, ""
 	began := o.Now()
-	managers := o.askManagers(ctx)
-	asked := o.askAll(ctx, append(slices.Clone(o.Seeds), o.seeds(managers)...))
-	c := newCluster(asked, managers, o.KV.Network, o.KV.TLS != nil)
+	managers := o.queryManagers(ctx)
+	answers := o.examineAll(ctx, append(slices.Clone(o.Seeds), o.seeds(managers)...))
+	c := newCluster(answers, managers, o.KV.Network, o.KV.TLS != nil)
 	more := slices.DeleteFunc(c.addresses(), func(addr string) bool {
-		return slices.ContainsFunc(asked, func(f *facts) bool { return f.addr == addr })
+		return slices.ContainsFunc(answers, func(f *facts) bool { return f.addr == addr })
 	})
-	asked = append(asked, o.askAll(ctx, more)...)
-	c.take(asked)
+	answers = append(answers, o.examineAll(ctx, more)...)
+	c.take(answers)
 	r := c.judge(o)
 	r.Bucket, r.TookMS = o.KV.Bucket, o.Now().Sub(began).Milliseconds()
 	return r
 }
 
-// askAll examines nodes concurrently.
-func (o Options) askAll(ctx context.Context, addrs []string) []*facts {
+// examineAll examines nodes concurrently.
+func (o Options) examineAll(ctx context.Context, addrs []string) []*facts {
 	out := make([]*facts, len(addrs))
 	var g errgroup.Group
-	g.SetLimit(atOnce)
+	g.SetLimit(maxParallel)
 	for i, addr := range addrs {
 		g.Go(func() error {
 			out[i] = &facts{addr: addr}
-			o.ask(ctx, out[i])
+			o.examine(ctx, out[i])
 			return nil
 		})
 	}
@@ -178,9 +178,9 @@ func (o Options) askAll(ctx context.Context, addrs []string) []*facts {
 	return out
 }
 
-// ask examines one node and fills in f.
-func (o Options) ask(ctx context.Context, f *facts) {
-	ctx, cancel := context.WithTimeout(ctx, nodeQuestions*o.Timeout)
+// examine examines one node and fills in f.
+func (o Options) examine(ctx context.Context, f *facts) {
+	ctx, cancel := context.WithTimeout(ctx, nodeDeadlines*o.Timeout)
 	defer cancel()
 	opt := o.KV
 	opt.Name = "tidemark-doctor"
@@ -209,10 +209,10 @@ func (o Options) ask(ctx context.Context, f *facts) {
 			f.features = append(f.features, known)
 		}
 	}
-	q := &questions{o: o, f: f, conn: conn}
+	q := &requests{o: o, f: f, conn: conn}
 	q.all(ctx)
 	if f.err == nil {
-		o.askDCP(ctx, f, opt)
+		o.examineDCP(ctx, f, opt)
 	}
 }
 
@@ -233,15 +233,15 @@ func again(ctx context.Context, what func() error) error {
 	}
 }
 
-// questions sends requests one after the other over one connection; after one without an answer it sends no more.
-type questions struct {
+// requests sends requests over one connection, one after the other, until one gets no answer.
+type requests struct {
 	o    Options
 	f    *facts
 	conn *kvclient.Conn
 }
 
-// question runs one request, and records if the node did not answer or closed the connection.
-func (q *questions) question(ctx context.Context, name string, what func(ctx context.Context) error) error {
+// run sends one request, and records if the node did not answer or closed the connection.
+func (q *requests) run(ctx context.Context, name string, what func(ctx context.Context) error) error {
 	if q.f.err != nil {
 		return q.f.err
 	}
@@ -262,7 +262,7 @@ func answered(err error) bool {
 	return errors.As(err, &se) || errors.Is(err, mcbp.ErrConfig) || errors.Is(err, mcbp.ErrMalformed)
 }
 
-func (q *questions) all(ctx context.Context) {
+func (q *requests) all(ctx context.Context) {
 	f := q.f
 	var rounds []time.Duration
 	for range pings {
@@ -278,20 +278,20 @@ func (q *questions) all(ctx context.Context) {
 	var body []byte
 	body, f.versionErr = q.value(ctx, "VERSION", mcbp.Frame{Header: mcbp.Request(mcbp.OpVersion, 0, 0)})
 	f.version = string(body)
-	f.configErr = q.question(ctx, "GET_CLUSTER_CONFIG", func(ctx context.Context) (err error) {
+	f.configErr = q.run(ctx, "GET_CLUSTER_CONFIG", func(ctx context.Context) (err error) {
 		if body, err = q.do(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetClusterConfig, 0, 0)}); err == nil {
 			f.config, err = mcbp.ParseClusterConfig(body)
 		}
 		return err
 	})
-	f.seqnosErr = q.question(ctx, "GET_ALL_VB_SEQNOS", func(ctx context.Context) (err error) {
+	f.seqnosErr = q.run(ctx, "GET_ALL_VB_SEQNOS", func(ctx context.Context) (err error) {
 		f.seqnos, err = q.conn.VBucketSeqnos(ctx)
 		return err
 	})
 	q.statistics(ctx)
 	f.manifestErr = kvclient.ErrNotSupported
 	if slices.Contains(f.features, mcbp.FeatureCollections) {
-		f.manifestErr = q.question(ctx, "GET_COLLECTIONS_MANIFEST", func(ctx context.Context) (err error) {
+		f.manifestErr = q.run(ctx, "GET_COLLECTIONS_MANIFEST", func(ctx context.Context) (err error) {
 			if body, err = q.do(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetCollectionsManifest, 0, 0)}); err == nil {
 				f.manifest = &mcbp.Manifest{}
 				err = f.manifest.UnmarshalJSON(body)
@@ -303,15 +303,15 @@ func (q *questions) all(ctx context.Context) {
 }
 
 // value sends a request and returns the body of the answer.
-func (q *questions) value(ctx context.Context, name string, req mcbp.Frame) (body []byte, err error) {
-	err = q.question(ctx, name, func(ctx context.Context) (err error) {
+func (q *requests) value(ctx context.Context, name string, req mcbp.Frame) (body []byte, err error) {
+	err = q.run(ctx, name, func(ctx context.Context) (err error) {
 		body, err = q.do(ctx, req)
 		return err
 	})
 	return body, err
 }
 
-func (q *questions) do(ctx context.Context, req mcbp.Frame) ([]byte, error) {
+func (q *requests) do(ctx context.Context, req mcbp.Frame) ([]byte, error) {
 	f, err := q.conn.Do(ctx, req)
 	if err == nil {
 		err = kvclient.NewStatusError(f)
@@ -320,7 +320,7 @@ func (q *questions) do(ctx context.Context, req mcbp.Frame) ([]byte, error) {
 }
 
 // statistics requests the needed groups and keeps the values that are judged.
-func (q *questions) statistics(ctx context.Context) {
+func (q *requests) statistics(ctx context.Context) {
 	f := &q.f.stats
 	began := q.o.Now()
 	general := map[string]string{}
@@ -348,11 +348,11 @@ func (q *questions) statistics(ctx context.Context) {
 
 // stat reads a group and calls each for the kept entries only after the whole group has arrived: after an error, the
 // node may still send entries.
-func (q *questions) stat(ctx context.Context, group string, keep func(key []byte) bool,
+func (q *requests) stat(ctx context.Context, group string, keep func(key []byte) bool,
 	each func(key, value string)) error {
 	type entry struct{ key, value string }
 	var all []entry
-	err := q.question(ctx, strings.TrimSpace("STAT "+group), func(ctx context.Context) error {
+	err := q.run(ctx, strings.TrimSpace("STAT "+group), func(ctx context.Context) error {
 		var got []entry
 		left := 0
 		err := q.conn.Stat(ctx, group, func(key, value []byte) {
@@ -427,7 +427,7 @@ func (d *details) take(key, value string) {
 }
 
 // get requests a document that does not exist, in a vbucket that the node has.
-func (q *questions) get(ctx context.Context) {
+func (q *requests) get(ctx context.Context) {
 	f := q.f
 	if len(f.seqnos) == 0 || f.config == nil {
 		f.getErr = kvclient.ErrNotMyVBucket // the node has no vbucket to request from
@@ -446,7 +446,7 @@ func (q *questions) get(ctx context.Context) {
 // keyOf returns an unused key of a vbucket.
 func keyOf(vb uint16, vbuckets int) string {
 	prefix := "tidemark-doctor::" + rand.Text()
-	for n := range keyDraws {
+	for n := range keyTries {
 		if key := prefix + strconv.Itoa(n); mcbp.VBucket([]byte(key), vbuckets) == vb {
 			return key
 		}

@@ -61,8 +61,8 @@ func untrusted(err error) bool {
 	return errors.As(err, &bad) || errors.As(err, &alert) || errors.As(err, &record)
 }
 
-// said returns an error as one sentence, without parts that differ from node to node.
-func (f *facts) said(err error) string {
+// errorText returns an error as one sentence, without the parts that differ from node to node.
+func (f *facts) errorText(err error) string {
 	var se *kvclient.StatusError
 	if errors.As(err, &se) {
 		text := fmt.Sprintf("%v answered %v", se.Op, se.Status)
@@ -89,17 +89,17 @@ func (f *facts) unreachable(encrypted bool) string {
 	case f.silent != "" && (errors.Is(f.err, context.DeadlineExceeded) || timedOut(f.err)):
 		return "it hangs: the login succeeded, but " + f.silent + " got no answer"
 	case f.silent != "":
-		return "it closed the connection at " + f.silent + ": " + f.said(f.err)
+		return "it closed the connection at " + f.silent + ": " + f.errorText(f.err)
 	case errors.As(f.err, &op) && op.Op == "dial":
-		return "no connection: " + f.said(op.Err)
+		return "no connection: " + f.errorText(op.Err)
 	case errors.Is(f.err, context.DeadlineExceeded) || timedOut(f.err):
 		return "it hangs: it accepts connections but does not answer, or the network drops its answers"
 	case encrypted:
 		return "it does not speak TLS at this port (11207 is the usual one with it, 11210 the one without): " +
-			f.said(f.err)
+			f.errorText(f.err)
 	}
-	return "it does not speak the memcached protocol at this port (is it one with TLS, for which couchbases:// or " +
-		"--kv-tls asks, or one for REST?): " + f.said(f.err)
+	return "it does not speak the memcached protocol at this port (is it one with TLS, which needs " +
+		"couchbases:// or --kv-tls, or one for REST?): " + f.errorText(f.err)
 }
 
 func timedOut(err error) bool {
@@ -118,16 +118,16 @@ func login(user string) func(*facts) (finding, bool) {
 			}
 			return finding{result: OK, seen: fmt.Sprintf("as %q by %s", user, by)}, true
 		case errors.Is(f.err, kvclient.ErrNoBucket):
-			return finding{Fails, "there is no such bucket for this user: " + f.said(f.err),
+			return finding{Fails, "there is no such bucket for this user: " + f.errorText(f.err),
 				"check the bucket's name and that the user has a role for it (" + rightsPage +
 					"): a node does not distinguish the two"}, true
 		case errors.Is(f.err, kvclient.ErrAuth):
-			return finding{Fails, "refused: " + f.said(f.err),
+			return finding{Fails, "refused: " + f.errorText(f.err),
 				"check --kv-user and the password; where only PLAIN is offered, as with LDAP, use TLS"}, true
 		case errors.Is(f.err, kvclient.ErrNotSupported):
-			return finding{Fails, f.said(f.err), "use an engine of 5.0 or later"}, true
+			return finding{Fails, f.errorText(f.err), "use an engine of 5.0 or later"}, true
 		case errors.Is(f.err, kvclient.ErrTemporary):
-			return finding{Warning, "not now: " + f.said(f.err),
+			return finding{Warning, "not now: " + f.errorText(f.err),
 				"the node is warming up or short of memory: try again later"}, true
 		}
 		return finding{}, false
@@ -145,7 +145,7 @@ func encryption(now time.Time) func(*facts) (finding, bool) {
 	return func(f *facts) (finding, bool) {
 		switch {
 		case f.err != nil && untrusted(f.err):
-			return finding{Fails, "not trusted: " + f.said(f.err) + named(f.tls.certs),
+			return finding{Fails, "not trusted: " + f.errorText(f.err) + named(f.tls.certs),
 				"give the cluster's CA by --kv-tls-ca (GET /pools/default/certificate), dial a name that the certificate has, or " +
 					"have it renewed; against a port without TLS use couchbase://"}, true
 		case f.features == nil:
@@ -164,7 +164,7 @@ func encryption(now time.Time) func(*facts) (finding, bool) {
 		switch {
 		case left < expiresSoon || now.Before(leaf.NotBefore):
 			return finding{Warning, fmt.Sprintf("%s, from %s on", until, leaf.NotBefore.UTC().Format(time.DateOnly)),
-				"renew it before; open connections continue after it, new ones fail"}, true
+				"renew it in time: new connections fail otherwise, open ones continue"}, true
 		case len(f.tls.state.VerifiedChains) == 0 && !f.tls.names(f.addr):
 			return finding{Warning, until + "; it does not name the host dialled, or was not checked" + named(f.tls.certs),
 				"omit --kv-tls-skip-verify and give the CA: otherwise anyone on the path can read all data"}, true
@@ -196,12 +196,12 @@ func configFails(f *facts) finding {
 		return finding{Fails, "the bucket is of type Memcached: it has no vbuckets",
 			"use a bucket of type Couchbase or Ephemeral"}
 	case errors.Is(err, kvclient.ErrTemporary):
-		return finding{Warning, "it has no map yet: " + f.said(err),
+		return finding{Warning, "it has no map yet: " + f.errorText(err),
 			"the node has not received it from its cluster manager: wait"}
 	case errors.Is(err, kvclient.ErrAuth):
-		return finding{Fails, f.said(err), "the user has no right to the map: see " + rightsPage}
+		return finding{Fails, f.errorText(err), "the user has no right to the map: see " + rightsPage}
 	default:
-		return finding{Fails, "no usable map: " + f.said(err), "report it with this text"}
+		return finding{Fails, "no usable map: " + f.errorText(err), "report it with this text"}
 	}
 }
 
@@ -252,12 +252,12 @@ func versionOf(f *facts) (finding, bool) {
 	case f.err != nil:
 		return finding{}, false
 	case f.versionErr != nil:
-		return finding{result: OK, seen: "not reported: " + f.said(f.versionErr)}, true
+		return finding{result: OK, seen: "not reported: " + f.errorText(f.versionErr)}, true
 	}
 	major, _, _ := strings.Cut(f.version, ".")
 	switch n, err := strconv.Atoi(major); {
 	case err != nil:
-		return finding{result: OK, seen: fmt.Sprintf("%.40q: unknown engine line; its features are checked below",
+		return finding{result: OK, seen: fmt.Sprintf("%.40q: unknown version; its features are checked below",
 			f.version)}, true
 	case n < 5:
 		return finding{Fails, f.version, "use 5.0 or later"}, true
@@ -311,18 +311,18 @@ func dcp(f *facts) (finding, bool) {
 		switch err := step.err; {
 		case err == nil:
 		case errors.Is(err, kvclient.ErrTemporary):
-			return finding{Warning, "not now: " + f.said(err),
+			return finding{Warning, "not now: " + f.errorText(err),
 				"the node is warming up or short of memory; the request is repeated until it succeeds"}, true
 		case !answered(err):
-			return finding{Fails, step.what + f.said(err), "check that the node answers"}, true
+			return finding{Fails, step.what + f.errorText(err), "check that the node answers"}, true
 		case errors.Is(err, kvclient.ErrNotSupported):
-			return finding{Fails, step.what + f.said(err), "use a bucket of type Couchbase or Ephemeral"}, true
+			return finding{Fails, step.what + f.errorText(err), "use a bucket of type Couchbase or Ephemeral"}, true
 		default:
-			return finding{Fails, step.what + f.said(err), step.do}, true
+			return finding{Fails, step.what + f.errorText(err), step.do}, true
 		}
 	}
 	switch {
-	case !d.asked || f.err != nil:
+	case !d.tried || f.err != nil:
 		return finding{}, false
 	case !d.streamed:
 		return finding{result: OK, seen: "opened; the node has no active vbucket to stream"}, true
@@ -353,8 +353,8 @@ func controls(p *reporter, f *facts) {
 	case len(intervals) == 0:
 		add(finding{Fails, "all intervals of noops are refused (5, 20 and 120 s)", "report it with the engine's version"})
 	case intervals[0] != "5":
-		add(finding{Warning, "noops come every " + intervals[0] + " s at most",
-			"nothing; a hanging node is noticed after twice that time"})
+		add(finding{Warning, "noops come at most every " + intervals[0] + " s",
+			"nothing; a hanging node is detected after twice that time"})
 	}
 	if fine {
 		p.add(checkControls, finding{result: OK, seen: "noops every 5 s, flow control, ends of closed streams"}, f.addr)
@@ -367,12 +367,13 @@ func (f *facts) lacks(c control) (finding, bool) {
 	switch {
 	case c.err == nil || c.key == mcbp.ControlNoopInterval:
 	case errors.Is(c.err, kvclient.ErrTemporary):
-		return finding{Warning, c.key + " not now: " + f.said(c.err), "the request is repeated with each connection"}, true
+		return finding{Warning, c.key + " not now: " + f.errorText(c.err),
+			"the request is repeated with each connection"}, true
 	case c.key == mcbp.ControlEnableNoop:
-		return finding{Fails, "noops are refused: " + f.said(c.err),
-			"use an engine that supports them: without noops a hanging node is not noticed"}, true
+		return finding{Fails, "noops are refused: " + f.errorText(c.err),
+			"use an engine that supports them: without noops a hanging node is not detected"}, true
 	case c.key == mcbp.ControlBufferSize:
-		return finding{Warning, "no flow control: " + f.said(c.err), "use the native feed (--feed native): it ends " +
+		return finding{Warning, "no flow control: " + f.errorText(c.err), "use the native feed (--feed native): it ends " +
 			"streams and opens them again to bound its memory; gocbcore cannot"}, true
 	case c.key == mcbp.ControlEndOnClose:
 		return finding{Warning, "it sends no STREAM_END after CLOSE_STREAM", "use the native feed (--feed native), " +
@@ -385,15 +386,15 @@ func (f *facts) lacks(c control) (finding, bool) {
 func seqnos(f *facts) (finding, bool) {
 	switch {
 	case f.seqnosErr == nil:
-		return finding{result: OK, seen: "told"}, true
+		return finding{result: OK, seen: "returned"}, true
 	case f.err != nil:
 		return finding{}, false
 	case errors.Is(f.seqnosErr, kvclient.ErrTemporary):
-		return finding{Warning, "not now: " + f.said(f.seqnosErr),
+		return finding{Warning, "not now: " + f.errorText(f.seqnosErr),
 				"the node is warming up or short of memory: try again later"},
 			true
 	}
-	return finding{Fails, f.said(f.seqnosErr), "give the user a role that reads DCP: " + rightsPage}, true
+	return finding{Fails, f.errorText(f.seqnosErr), "give the user a role that reads DCP: " + rightsPage}, true
 }
 
 // statistics judges the right to read statistics.
@@ -407,7 +408,7 @@ func statistics(f *facts) (finding, bool) {
 		if errors.Is(err, kvclient.ErrTemporary) {
 			do = "the node is busy: try again later"
 		}
-		return finding{Warning, f.said(err), do}, true
+		return finding{Warning, f.errorText(err), do}, true
 	}
 	return finding{result: OK, seen: "permitted"}, true
 }
@@ -486,9 +487,9 @@ func collections(f *facts) (finding, bool) {
 		return finding{result: OK, seen: fmt.Sprintf("%s in %s, manifest %x", many(n, "collection"),
 			many(len(f.manifest.Scopes), "scope"), f.manifest.UID)}, true
 	case errors.Is(f.manifestErr, kvclient.ErrNotSupported):
-		return finding{result: OK, seen: "none in this line of engines: indexes are on the whole bucket"}, true
+		return finding{result: OK, seen: "not in this version: indexes are on the whole bucket"}, true
 	}
-	return finding{Warning, f.said(f.manifestErr),
+	return finding{Warning, f.errorText(f.manifestErr),
 			"indexes on the bucket work; those on collections wait for its manifest"},
 		true
 }
@@ -499,7 +500,7 @@ func reads(f *facts) (finding, bool) {
 	case f.err != nil || errors.Is(f.getErr, kvclient.ErrNotMyVBucket):
 		return finding{}, false
 	case f.getErr != nil:
-		return finding{result: OK, seen: "refused, but not needed: " + f.said(f.getErr)}, true
+		return finding{result: OK, seen: "refused, but not needed: " + f.errorText(f.getErr)}, true
 	}
 	return finding{result: OK, seen: "permitted"}, true
 }

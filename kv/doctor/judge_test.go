@@ -26,7 +26,7 @@ func healthy() *facts {
 		version: "6.0.4-3082", seqnos: make([]mcbp.VBucketSeqno, 1), manifestErr: kvclient.ErrNotSupported,
 		stats: statFacts{clocked: true,
 			general: map[string]string{statBucketType: "persistent", statEviction: "value_only"}},
-		dcp: dcpFacts{asked: true, streamed: true, controls: wantedControls()}}
+		dcp: dcpFacts{tried: true, streamed: true, controls: wantedControls()}}
 	f.stats.details.maxCAS = uint64(now.UnixNano())
 	return f
 }
@@ -131,7 +131,7 @@ func TestJudgements(t *testing.T) {
 		}},
 		{"old", checkVersion, Fails, "4.6.5", func(f *facts) { f.version = "4.6.5-4742" }},
 		{"of the future", checkVersion, Warning, "newer than", func(f *facts) { f.version = "9.0.0-1" }},
-		{"odd version", checkVersion, OK, "unknown engine line", func(f *facts) { f.version = "unknown" }},
+		{"odd version", checkVersion, OK, "unknown version", func(f *facts) { f.version = "unknown" }},
 		{"version not reported", checkVersion, OK, "NO_ACCESS", func(f *facts) { f.versionErr = denied(mcbp.OpVersion) }},
 		{"no xattrs", checkFeatures, Warning, "not granted: xattrs", func(f *facts) {
 			f.features = []mcbp.Feature{mcbp.FeatureSelectBucket, mcbp.FeatureSnappy, mcbp.FeatureMutationToken,

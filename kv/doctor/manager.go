@@ -13,18 +13,18 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// managed is the answer of a cluster manager.
-type managed struct {
+// managerAnswer is the answer of a cluster manager.
+type managerAnswer struct {
 	addr   string
 	answer restmap.Answer
 	err    error
 }
 
-// askManagers requests the bucket's map from all managers concurrently.
-func (o Options) askManagers(ctx context.Context) []managed {
-	out := make([]managed, len(o.Managers))
+// queryManagers requests the bucket's map from all managers concurrently.
+func (o Options) queryManagers(ctx context.Context) []managerAnswer {
+	out := make([]managerAnswer, len(o.Managers))
 	var g errgroup.Group
-	g.SetLimit(atOnce)
+	g.SetLimit(maxParallel)
 	for i, addr := range o.Managers {
 		g.Go(func() error {
 			s := restmap.New(restmap.Options{Managers: []string{addr}, Pinned: true, Bucket: o.KV.Bucket, User: o.KV.User,
@@ -42,8 +42,8 @@ func (o Options) askManagers(ctx context.Context) []managed {
 }
 
 // newestOf returns the newest map of the managers; nil if none returned one.
-func newestOf(all []managed) *managed {
-	var newest *managed
+func newestOf(all []managerAnswer) *managerAnswer {
+	var newest *managerAnswer
 	for i := range all {
 		if all[i].err == nil && (newest == nil || all[i].answer.Config.Newer(newest.answer.Config)) {
 			newest = &all[i]
@@ -53,7 +53,7 @@ func newestOf(all []managed) *managed {
 }
 
 // seeds returns the nodes with documents by the managers' newest map.
-func (o Options) seeds(managers []managed) (out []string) {
+func (o Options) seeds(managers []managerAnswer) (out []string) {
 	m := newestOf(managers)
 	if m == nil {
 		return nil
@@ -95,7 +95,7 @@ func (c *cluster) shownMap(its *mcbp.ClusterConfig) finding {
 	return finding{result: OK, seen: "it returns the map"}
 }
 
-func (c *cluster) managerOf(m managed) finding {
+func (c *cluster) managerOf(m managerAnswer) finding {
 	switch {
 	case m.err == nil:
 		return c.shownMap(m.answer.Config)
@@ -116,7 +116,7 @@ func (c *cluster) managerOf(m managed) finding {
 }
 
 // causeOfManagers is causeOf if no manager has returned a map.
-func causeOfManagers(all []managed) error {
+func causeOfManagers(all []managerAnswer) error {
 	for _, m := range all {
 		for _, known := range []error{kvclient.ErrNoBucket, kvclient.ErrAuth} {
 			if errors.Is(m.err, known) {

@@ -44,7 +44,7 @@ type Report struct {
 	Bucket   string  `json:"bucket"`
 	UUID     string  `json:"bucket_uuid,omitempty"`
 	Network  string  `json:"network,omitempty"` // the network whose addresses were dialled
-	Nodes    int     `json:"nodes"`             // number of nodes asked
+	Nodes    int     `json:"nodes"`             // number of nodes examined
 	VBuckets int     `json:"vbuckets,omitempty"`
 	TookMS   int64   `json:"took_ms"`
 	Result   Result  `json:"result"` // the worst result of all checks
@@ -182,7 +182,7 @@ func topics() []topic {
 				"its indexes"},
 		{checkWarmup, "a node that is still reading its documents refuses streams"},
 		{checkDisk, "a node that cannot write refuses changes, or lets them wait, and so there is nothing new to index"},
-		{checkVersion, "lines of engines behave differently (docs/couchbase.md)"},
+		{checkVersion, "versions of engines behave differently (docs/couchbase.md)"},
 		{checkFeatures, "they are negotiated on each connection"},
 		{checkMap, "it lists which node has which vbucket, and the node's address"},
 		{checkActive, "a vbucket is streamed from the node that has it active"},
@@ -194,7 +194,7 @@ func topics() []topic {
 		{checkClock, "CAS, expiry and logs follow the nodes' clocks"},
 		{checkCollections, "CREATE INDEX … ON bucket.scope.collection needs them"},
 		{checkReads, "indexes read no documents by key; tidemark kv get does"},
-		{checkLatency, "a session-consistent scan asks each node once"},
+		{checkLatency, "a session-consistent scan waits for one request to each node"},
 	}
 }
 
