@@ -29,8 +29,8 @@ func (c *Client) bucketOf(ctx context.Context, id string) (string, error) {
 		return known.bucket, nil
 	}
 	at := time.Now()
-	if c.refused > 0 {
-		one, cancel := context.WithTimeout(ctx, c.refused)
+	if c.retryFor > 0 {
+		one, cancel := context.WithTimeout(ctx, c.retryFor)
 		defer cancel()
 		ctx = one
 	}

@@ -36,15 +36,15 @@ import (
 const DefaultServer = "http://127.0.0.1:9520"
 
 const (
-	// A call waits for a server as long as the server may take (v1.TimeoutOf) and onItsWay longer, before it tries
-	// another one; the Idempotency-Key makes that safe for writes. Probes detect a server that falls silent meanwhile.
-	onItsWay     = 2 * time.Second
-	scanPatience = v1.ScanTimeout + onItsWay // for the first rows of a scan: few entries may match its conditions
-	verifyLimit  = 60 * time.Second          // for how long a verification that cannot begin is retried
+	// A call waits for a server as long as the server may take (v1.TimeoutOf) and answerMargin longer before it tries
+	// another one; the Idempotency-Key makes that safe for writes. Probes detect a server that hangs meanwhile.
+	answerMargin     = 2 * time.Second
+	firstRowsTimeout = v1.ScanTimeout + answerMargin // for the first rows of a scan: few entries may match its conditions
+	verifyLimit      = 60 * time.Second              // for how long a verification that cannot begin is retried
 	// defaultRetryFor is the default of Options.RetryFor: the query timeout of Couchbase's SDKs.
 	defaultRetryFor = 75 * time.Second
 	firstBackoff    = 20 * time.Millisecond
-	mostBackoff     = 500 * time.Millisecond
+	maxBackoff      = 500 * time.Millisecond
 	maxAnswer       = 64 << 20
 )
 
@@ -61,8 +61,8 @@ var (
 type Client struct {
 	// Waiting, if set before the first call, is called with the error of each attempt that is retried.
 	Waiting func(err error)
-	// Stalled, if set before the first call, is called by WaitReady with what a build has been waiting for since some
-	// seconds, and again each minute while it waits.
+	// Stalled, if set before the first call, is called by WaitReady with the reason if a build has been waiting for
+	// some seconds, and again every minute while it waits.
 	Stalled func(why string)
 
 	servers []string
@@ -71,17 +71,17 @@ type Client struct {
 	alive   *detector.Detector // of the servers
 	probes  *rpc.Client
 
-	session *Session // that its scans belong to; nil if there is none
-	buckets bucketsOf
-	refused time.Duration // Options.RetryFor
-	// unreached is Options.ReachFor; reached is set once a server has accepted a connection.
-	unreached time.Duration
-	reached   atomic.Bool
+	session  *Session // that its scans belong to; nil if there is none
+	buckets  bucketsOf
+	retryFor time.Duration // Options.RetryFor
+	// reachFor is Options.ReachFor; reached is set once a server has accepted a connection.
+	reachFor time.Duration
+	reached  atomic.Bool
 
 	user, password, token string // must not appear in an error's text
 
-	enough  time.Duration // verifyLimit except in tests
-	largest int64         // maxAnswer except in tests
+	verifyRetryFor time.Duration // verifyLimit except in tests
+	largest        int64         // maxAnswer except in tests
 
 	bad  error         // from the servers' addresses
 	next atomic.Uint32 // index of the server that answered last
@@ -119,8 +119,8 @@ func New(servers ...string) *Client { return Open(Options{Servers: servers}) }
 // Open returns a client.
 func Open(o Options) *Client {
 	c := &Client{rpc: rpc.NewClient(64, o.TLS), probes: rpc.NewClient(probesAtOnce, o.TLS), user: o.User,
-		password: o.Password, token: o.Token, enough: verifyLimit, largest: maxAnswer,
-		refused: cmp.Or(o.RetryFor, defaultRetryFor), unreached: o.ReachFor}
+		password: o.Password, token: o.Token, verifyRetryFor: verifyLimit, largest: maxAnswer,
+		retryFor: cmp.Or(o.RetryFor, defaultRetryFor), reachFor: o.ReachFor}
 	if c.session = o.Session; c.session == nil && !o.Sessionless {
 		c.session = &Session{}
 	}
@@ -323,7 +323,7 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 	if method != http.MethodGet && header.Get("Idempotency-Key") == "" {
 		header.Set("Idempotency-Key", newKey())
 	}
-	q := question{op: method, of: path}
+	q := operation{op: method, of: path}
 	return c.retry(ctx, q, limitOf(method, path), func(ctx context.Context, server string) error {
 		answer, err := c.send(ctx, method, server+path, header, body)
 		if err != nil {
@@ -353,16 +353,16 @@ func (c *Client) read(answer *http.Response, resp any) error {
 // limitOf returns how long a call waits for one server.
 func limitOf(method, target string) time.Duration {
 	path, _, _ := strings.Cut(target, "?")
-	return v1.TimeoutOf(method, path) + onItsWay
+	return v1.TimeoutOf(method, path) + answerMargin
 }
 
-// question describes a call for its error text.
-type question struct{ op, of, consistency string }
+// operation describes a call for the text of its errors.
+type operation struct{ op, of, consistency string }
 
-// gaveUp returns the error of a call whose context has ended: what it waited for, the server it asked last and that
-// server's error. If that server had not answered yet, or was not reachable, before is the last error received until
-// then (nil for none).
-func (q question) gaveUp(ctx context.Context, server string, last, before error) error {
+// contextError returns the error of a call whose context has ended: what it waited for, the last server and its error.
+// If that server had not answered yet, or was not reachable, before is the last error received until then (nil for
+// none).
+func (q operation) contextError(ctx context.Context, server string, last, before error) error {
 	what := q.op + " " + q.of
 	if q.consistency != "" {
 		what += " with consistency " + q.consistency
@@ -373,16 +373,16 @@ func (q question) gaveUp(ctx context.Context, server string, last, before error)
 	}
 	switch {
 	case !ownEnd(ctx, last):
-		err = fmt.Errorf("%w; %s was asked last: %w", err, server, last)
+		err = fmt.Errorf("%w; the last attempt was at %s: %w", err, server, last)
 		if isAnswer(last) || !isAnswer(before) {
 			return err
 		}
 	case before == nil && errors.Is(last, ErrUnreached):
-		return fmt.Errorf("%w; %s was asked: %w", err, server, ErrUnreached)
+		return fmt.Errorf("%w; the last attempt was at %s: %w", err, server, ErrUnreached)
 	case before == nil:
-		return fmt.Errorf("%w; %s was asked and had not answered yet", err, server)
+		return fmt.Errorf("%w; the last attempt was at %s, which had not answered yet", err, server)
 	default:
-		err = fmt.Errorf("%w; %s was asked and had not answered yet", err, server)
+		err = fmt.Errorf("%w; the last attempt was at %s, which had not answered yet", err, server)
 	}
 	return fmt.Errorf("%w; before that: %w", err, before)
 }
@@ -404,39 +404,39 @@ func ownEnd(ctx context.Context, err error) bool {
 	return err == nil || errors.Is(err, net.ErrClosed) || ctx.Err() != nil && errors.Is(err, ctx.Err())
 }
 
-// retry calls ask with one server after another until it succeeds or fails permanently. Each attempt has the limit, 0
+// retry calls do with one server after another until it succeeds or fails permanently. Each attempt has the limit, 0
 // for none, and is abandoned early if the server is silent while others answer.
-func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
-	ask func(ctx context.Context, server string) error) error {
+func (c *Client) retry(ctx context.Context, q operation, limit time.Duration,
+	do func(ctx context.Context, server string) error) error {
 	if c.bad != nil {
 		return c.bad
 	}
 	backoff := firstBackoff
 	var before error
-	ends, reach := c.endOf(ctx, q), c.reach()
+	ends, reach := c.retryLimitOf(ctx, q), c.reach()
 	for attempt := 0; ; attempt++ {
 		at := c.next.Load()
 		server := c.servers[int(at)%len(c.servers)]
-		err := c.try(reach.attempt(ctx), server, limit, ask)
+		err := c.try(reach.attempt(ctx), server, limit, do)
 		if err == nil {
 			c.reached.Store(true)
 			return nil
 		}
 		err, hopeless := reach.failed(server, err)
 		switch {
-		case hopeless, isLasting(err), errors.Is(err, ErrAnswer), errors.Is(err, errEnough):
+		case hopeless, isLasting(err), errors.Is(err, ErrAnswer), errors.Is(err, errRetryLimit):
 			return err
 		case ctx.Err() != nil:
-			return q.gaveUp(ctx, server, err, before)
+			return q.contextError(ctx, server, err, before)
 		case ends.over():
 			return fmt.Errorf("%w: %s %s was repeated for %v, and its context has no deadline; the last attempt was at "+
-				"%s: %w", ErrUnavailable, q.op, q.of, c.refused, server, err)
+				"%s: %w", ErrUnavailable, q.op, q.of, c.retryFor, server, err)
 		}
 		before = moreInformative(before, err)
 		c.waits(err)
 		c.next.CompareAndSwap(at, at+1)
-		if attempt%len(c.servers) == len(c.servers)-1 && !pause(ctx, &backoff) { // every server was asked
-			return q.gaveUp(ctx, server, err, before)
+		if attempt%len(c.servers) == len(c.servers)-1 && !pause(ctx, &backoff) { // every server was tried
+			return q.contextError(ctx, server, err, before)
 		}
 	}
 }
@@ -455,7 +455,7 @@ func isLasting(err error) bool {
 	return errors.As(err, &p) && !p.Temporary()
 }
 
-// waits reports to Client.Waiting why the next server is asked.
+// waits reports to Client.Waiting why another attempt follows.
 func (c *Client) waits(why error) {
 	if c.Waiting != nil {
 		c.Waiting(why)
@@ -469,20 +469,20 @@ func pause(ctx context.Context, backoff *time.Duration) bool {
 		return false
 	case <-time.After(*backoff):
 	}
-	*backoff = min(2**backoff, mostBackoff)
+	*backoff = min(2**backoff, maxBackoff)
 	return true
 }
 
-// try calls ask with one server until the limit, or until the server is silent while others answer.
+// try calls do with one server until the limit, or until the server is silent while others answer.
 func (c *Client) try(ctx context.Context, server string, limit time.Duration,
-	ask func(ctx context.Context, server string) error) error {
-	one, cancel := context.WithCancel(ctx) // without a limit the answer may be read after ask has returned
+	do func(ctx context.Context, server string) error) error {
+	one, cancel := context.WithCancel(ctx) // without a limit the answer may be read after do has returned
 	if limit > 0 {
 		one, cancel = context.WithTimeout(ctx, limit)
 	}
 	var wait detector.Wait
 	c.alive.Begin(&wait, server, func() []string { return c.servers }, cancel)
-	err := ask(one, server)
+	err := do(one, server)
 	if wait.End() && (err != nil || limit == 0) { // the rest of an answer will not come
 		err = errors.Join(fmt.Errorf("%s: %w", server, detector.ErrSilent), err)
 	}
@@ -492,29 +492,29 @@ func (c *Client) try(ctx context.Context, server string, limit time.Duration,
 	return err
 }
 
-// refusals decides how long a call without a deadline is retried.
-type refusals struct {
-	patience time.Duration // 0: forever
-	until    time.Time     // zero: not refused yet
+// retryLimit bounds the retries of a call without a deadline.
+type retryLimit struct {
+	limit time.Duration // 0: forever
+	until time.Time     // zero: not refused yet
 }
 
-// endOf returns the limit of a scan or count without a deadline, and the zero value for any other call.
-func (c *Client) endOf(ctx context.Context, q question) (r refusals) {
+// retryLimitOf returns the limit of a scan or count without a deadline, and the zero value for any other call.
+func (c *Client) retryLimitOf(ctx context.Context, q operation) (r retryLimit) {
 	_, has := ctx.Deadline()
-	if !has && c.refused > 0 && (q.op == scanport.Scan || strings.HasSuffix(q.of, ":"+scanport.Count)) {
-		r.patience = c.refused
+	if !has && c.retryFor > 0 && (q.op == scanport.Scan || strings.HasSuffix(q.of, ":"+scanport.Count)) {
+		r.limit = c.retryFor
 	}
 	return r
 }
 
 // over records a refusal, and reports whether it is the last one.
-func (r *refusals) over() bool {
-	if r.patience == 0 {
+func (r *retryLimit) over() bool {
+	if r.limit == 0 {
 		return false
 	}
 	now := time.Now()
 	if r.until.IsZero() {
-		r.until = now.Add(r.patience)
+		r.until = now.Add(r.limit)
 	}
 	return !now.Before(r.until)
 }
@@ -541,7 +541,7 @@ func (c *Client) send(ctx context.Context, method, url string, header http.Heade
 	if deadline, ok := ctx.Deadline(); ok {
 		r.Header.Set("Tidemark-Timeout-Ms", strconv.FormatInt(time.Until(deadline).Milliseconds(), 10))
 	}
-	r.Header.Set("Prefer", "wait=0") // a server without a leader must not wait: others are asked, and it again
+	r.Header.Set("Prefer", "wait=0") // a server without a leader must not wait: the others are tried, and then it again
 	rpc.Outgoing(r)
 	answer, err := c.rpc.HTTP().Do(r)
 	if err != nil {

@@ -45,15 +45,15 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	step(w, r)
 }
 
-// asked returns the calls so far; an abandoned one may arrive while they are read.
-func (s *script) asked() []*http.Request {
+// requests returns the calls so far; an abandoned one may still arrive.
+func (s *script) requests() []*http.Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.calls)
 }
 
 func (s *script) keys() (keys []string) {
-	for _, r := range s.asked() {
+	for _, r := range s.requests() {
 		keys = append(keys, r.Header.Get("Idempotency-Key"))
 	}
 	return keys
@@ -111,15 +111,15 @@ func silent(c *Client, peers ...string) {
 	}
 }
 
-// TestSilentServerIsSkipped: if a server accepts requests and does not answer, the next one is asked, for every
-// kind of call including scans, and the silent one is not asked again.
+// TestSilentServerIsSkipped: if a server accepts requests and does not answer, the call goes to the next one, for every
+// kind of call including scans, and the silent one gets no further calls.
 func TestSilentServerIsSkipped(t *testing.T) {
-	stands := func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // only then is the end of the connection noticed
+	hangs := func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // only then does the server detect the end of the connection
 		<-r.Context().Done()
 	}
 	scanned := text(`{"key":["x"],"id":"d"}` + "\n" + `{"end":true,"rows":1,"timestamp":{"hash":"h"}}` + "\n")
-	for name, ask := range map[string]func(c *Client) error{
+	for name, call := range map[string]func(c *Client) error{
 		"statement": func(c *Client) error { _, err := c.Statement(t.Context(), "BUILD INDEX ON b(n)"); return err },
 		"scan": func(c *Client) error {
 			rows, err := c.Scan(t.Context(), "1", v1.ScanRequest{})
@@ -133,22 +133,22 @@ func TestSilentServerIsSkipped(t *testing.T) {
 			return err
 		},
 	} {
-		well := scanned
+		working := scanned
 		if name == "statement" {
-			well = text(accepted)
+			working = text(accepted)
 		}
-		a, urlA := serve(t, stands)
-		b, urlB := serve(t, well)
+		a, urlA := serve(t, hangs)
+		b, urlB := serve(t, working)
 		c := Open(Options{Servers: []string{urlA, urlB}, ViaManagers: true})
 		defer c.Close()
 		silent(c, urlA)
 		for range 2 {
-			if err := ask(c); err != nil {
+			if err := call(c); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 		if n, m := len(a.keys()), len(b.keys()); n != 1 || m != 2 {
-			t.Errorf("%s: the silent one was asked %d times, the other one %d times, want 1 and 2", name, n, m)
+			t.Errorf("%s: %d requests to the silent server, %d to the other one; want 1 and 2", name, n, m)
 		}
 	}
 }
@@ -227,14 +227,14 @@ func TestContextEndsCalls(t *testing.T) {
 	s, silent := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	_, busy := serve(t, refuse(503, errcode.NoLeader))
 	var all sync.WaitGroup
-	for server, says := range map[string]string{ports.Addr(t): "was asked",
-		silent: "was asked and had not answered yet", busy: "was asked"} {
-		all.Go(func() { oneEnds(t, server, says) })
+	for server, want := range map[string]string{ports.Addr(t): "the last attempt was at ",
+		silent: "which had not answered yet", busy: "the last attempt was at "} {
+		all.Go(func() { checkContextEnd(t, server, want) })
 	}
 	all.Wait()
-	calls := s.asked()
+	calls := s.requests()
 	if len(calls) == 0 {
-		t.Fatal("the silent one was not asked")
+		t.Fatal("the silent server got no request")
 	}
 	if ms := calls[0].Header.Get("Tidemark-Timeout-Ms"); ms == "" || len(ms) > 4 {
 		t.Errorf("the server was sent %q ms", ms)
@@ -246,43 +246,43 @@ func TestContextEndsCalls(t *testing.T) {
 func TestTimeoutErrorContainsLastAnswer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	head := "no answer in time: context canceled while waiting for scan b/i with consistency session; s was asked"
+	const what = " while waiting for scan b/i with consistency session; the last attempt was at s"
+	head, answered := "no answer in time: context canceled"+what, "no answer in time"+what
 	problem := rpc.NewProblem(503, errcode.NoLeader, "there is none")
-	answered := "no answer in time while waiting for scan b/i with consistency session; s was asked"
 	type errs struct{ last, before error }
 	refused, own := errors.New("s: connection refused"), context.Canceled
 	closed := fmt.Errorf("read: %w", net.ErrClosed)
 	unreached := fmt.Errorf("%w: %w", ErrUnreached, own)
 	for text, is := range map[string]errs{
-		head + " last: s: connection refused":                                      {last: refused},
-		head + " and had not answered yet":                                         {last: closed},
-		head + " and had not answered yet; before that: EOF":                       {own, io.EOF},
+		head + ": s: connection refused":                                           {last: refused},
+		head + ", which had not answered yet":                                      {last: closed},
+		head + ", which had not answered yet; before that: EOF":                    {own, io.EOF},
 		head + ": no server could be reached":                                      {last: unreached},
-		answered + " last: " + problem.Error():                                     {problem, problem},
-		answered + " last: s: connection refused; before that: " + problem.Error(): {refused, problem},
-		answered + " and had not answered yet; before that: " + problem.Error():    {own, problem},
+		answered + ": " + problem.Error():                                          {problem, problem},
+		answered + ": s: connection refused; before that: " + problem.Error():      {refused, problem},
+		answered + ", which had not answered yet; before that: " + problem.Error(): {own, problem},
 	} {
-		err := question{op: "scan", of: "b/i", consistency: "session"}.gaveUp(ctx, "s", is.last, is.before)
+		err := operation{op: "scan", of: "b/i", consistency: "session"}.contextError(ctx, "s", is.last, is.before)
 		if err.Error() != text || !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.Canceled) {
 			t.Errorf("%q, want %q", err, text)
 		}
 	}
 }
 
-// oneEnds checks that a call of that server ends with its context, and that the error names what it waited for.
-func oneEnds(t *testing.T, server, says string) {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // long enough to be asked on a busy machine, too
+// checkContextEnd checks that a call of that server ends with its context, and that the error names what it waited for.
+func checkContextEnd(t *testing.T, server, want string) {
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // long enough for a request even on a busy machine
 	defer cancel()
 	_, err := newClient(t, server).Indexes(ctx, "b")
 	if !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%s: %v", server, err)
 	} else if text := err.Error(); !strings.Contains(text, "waiting for GET /v1/indexes") ||
-		!strings.Contains(text, server) || !strings.Contains(text, says) {
-		t.Errorf("%q does not say what was waited for, of %s, and %q", text, server, says)
+		!strings.Contains(text, server) || !strings.Contains(text, want) {
+		t.Errorf("the error %q does not name what it waited for, %s, and %q", text, server, want)
 	}
 }
 
-// TestServersByIPv6: an address with a zone is accepted; the error for an address without brackets says so.
+// TestServersByIPv6: an address with a zone is accepted; the error for an address without brackets mentions them.
 func TestServersByIPv6(t *testing.T) {
 	o := Options{Servers: []string{"[fe80::1%lo]:9520", "[::1]:9520"}}
 	all, err := o.servers()
@@ -306,10 +306,10 @@ func TestNamesAreEscaped(t *testing.T) {
 	if err := c.Drop(t.Context(), Ref("b", "n"), 12); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.asked()[0].URL.EscapedPath(); got != "/v1/indexes/a%2Fb/c%20d" {
+	if got := s.requests()[0].URL.EscapedPath(); got != "/v1/indexes/a%2Fb/c%20d" {
 		t.Error(got)
 	}
-	if got := s.asked()[1].Header.Get("If-Match"); got != `"12"` || s.asked()[1].Method != http.MethodDelete {
+	if got := s.requests()[1].Header.Get("If-Match"); got != `"12"` || s.requests()[1].Method != http.MethodDelete {
 		t.Error(got)
 	}
 }
@@ -462,8 +462,8 @@ func TestTruncatedBackupIsRejected(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	}, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(whole.Bytes()) })
 	got, err := newClient(t, url).Backup(t.Context())
-	if err != nil || !bytes.Equal(got, whole.Bytes()) || len(s.asked()) != 2 {
-		t.Errorf("%d of %d bytes after %d calls: %v", len(got), whole.Len(), len(s.asked()), err)
+	if err != nil || !bytes.Equal(got, whole.Bytes()) || len(s.requests()) != 2 {
+		t.Errorf("%d of %d bytes after %d calls: %v", len(got), whole.Len(), len(s.requests()), err)
 	}
 }
 
@@ -479,7 +479,7 @@ func TestTooLargeAnswerIsRefused(t *testing.T) {
 	c.largest = 1000 // sending maxAnswer bytes may take a busy machine longer than an attempt may
 	_, err := c.Status(t.Context())
 	if !errors.Is(err, ErrAnswer) || !errors.Is(err, rpc.ErrTooLarge) || !strings.Contains(err.Error(), url) ||
-		len(s.asked()) != 1 {
-		t.Errorf("after %d calls: %v", len(s.asked()), err)
+		len(s.requests()) != 1 {
+		t.Errorf("after %d calls: %v", len(s.requests()), err)
 	}
 }

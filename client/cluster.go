@@ -15,7 +15,7 @@ import (
 
 // Backup returns a backup of the StateContext, and verifies it; one that was cut off is requested again.
 func (c *Client) Backup(ctx context.Context) (data []byte, err error) {
-	err = c.retry(ctx, question{op: http.MethodGet, of: "/v1/backup"}, 0, func(ctx context.Context, server string) error {
+	err = c.retry(ctx, operation{op: http.MethodGet, of: "/v1/backup"}, 0, func(ctx context.Context, server string) error {
 		answer, err := c.send(ctx, http.MethodGet, server+"/v1/backup", http.Header{}, nil)
 		if err != nil {
 			return err
@@ -43,7 +43,8 @@ func (c *Client) Restore(ctx context.Context, data []byte, mode string, dryRun b
 	header.Set("Idempotency-Key", newKey())
 	header.Set("Content-Type", "application/octet-stream")
 	path := "/v1/restore?mode=" + url.QueryEscape(mode) + "&dry_run=" + strconv.FormatBool(dryRun)
-	return reply, c.retry(ctx, question{op: http.MethodPost, of: path}, 0, func(ctx context.Context, server string) error {
+	q := operation{op: http.MethodPost, of: path}
+	return reply, c.retry(ctx, q, 0, func(ctx context.Context, server string) error {
 		answer, err := c.send(ctx, http.MethodPost, server+path, header, data)
 		if err != nil {
 			return err

@@ -29,9 +29,9 @@ func TestCredentialsGoWithEveryCall(t *testing.T) {
 				if m.Type.NumIn() < 2 || m.Type.In(1) != context || m.Name == "WaitReady" { // without an index it calls no server
 					continue
 				}
-				before := len(s.asked())
+				before := len(s.requests())
 				callWithZeros(t, m.Name, v.Method(i))
-				all := s.asked()
+				all := s.requests()
 				if called++; len(all) == before {
 					t.Errorf("%s sends no request", m.Name)
 				}
@@ -62,13 +62,13 @@ func callWithZeros(t *testing.T, name string, f reflect.Value) {
 		call = f.CallSlice
 	}
 	for _, out := range call(in) {
-		switch drawn := out.Interface().(type) {
+		switch yielded := out.Interface().(type) {
 		case iter.Seq2[WatchEvent, error]:
-			for range drawn {
+			for range yielded {
 				break
 			}
 		case iter.Seq2[Page, error]:
-			for range drawn {
+			for range yielded {
 				break
 			}
 		}

@@ -48,10 +48,10 @@ func TestClosedDirectScanReturnsErrors(t *testing.T) {
 
 // fakePort is an indexer's scan port with a list of answers, one message for each request.
 type fakePort struct {
-	addr    string
-	dials   atomic.Int64
-	asked   atomic.Int64
-	answers []func() (tail byte, text string)
+	addr     string
+	dials    atomic.Int64
+	requests atomic.Int64
+	answers  []func() (tail byte, text string)
 }
 
 func newFakePort(t *testing.T, answers ...func() (byte, string)) *fakePort {
@@ -69,7 +69,7 @@ func newFakePort(t *testing.T, answers ...func() (byte, string)) *fakePort {
 			if _, _, err := conn.ReadMessage(); err != nil {
 				return
 			}
-			tail, text := f.answers[min(int(f.asked.Add(1)), len(f.answers))-1]()
+			tail, text := f.answers[min(int(f.requests.Add(1)), len(f.answers))-1]()
 			head := scanport.AppendHead(nil, []bool{false})
 			body := scanport.AppendRow(append([]byte{}, head...), collate.AppendInt64(nil, 7), []byte("doc"))
 			if tail == scanport.Failure {
@@ -95,15 +95,15 @@ func whole() (byte, string) { return scanport.End, `{"end":true,"rows":1}` }
 // TestDirectConnections: which answers keep a connection for the next request, and how often a request is sent.
 func TestDirectConnections(t *testing.T) {
 	for _, c := range []struct {
-		name         string
-		answers      []func() (byte, string)
-		read         bool // the scans are read to their end
-		wants        []errcode.Code
-		asked, dials int64
+		name            string
+		answers         []func() (byte, string)
+		read            bool // the scans are read to their end
+		wants           []errcode.Code
+		requests, dials int64
 	}{
 		{"whole", []func() (byte, string){whole}, true, []errcode.Code{"", "", ""}, 3, 1},
 		{"closed after the whole answer has come", []func() (byte, string){whole}, false, []errcode.Code{"", "", ""}, 3, 1},
-		{"a refusal is asked once", []func() (byte, string){problem(errcode.BadRequest)}, true,
+		{"a refused request is sent once", []func() (byte, string){problem(errcode.BadRequest)}, true,
 			[]errcode.Code{errcode.BadRequest, errcode.BadRequest}, 2, 1},
 		{"too busy for one", []func() (byte, string){whole, problem(errcode.Busy), whole}, true,
 			[]errcode.Code{"", "detour", ""}, 3, 1},
@@ -111,7 +111,7 @@ func TestDirectConnections(t *testing.T) {
 			[]errcode.Code{"", "detour", "detour"}, 2, 1},
 		{"an old ticket on a kept connection", []func() (byte, string){whole, problem(errcode.Unauthenticated), whole}, true,
 			[]errcode.Code{"", "", ""}, 4, 2},
-		{"a ticket that counts no more", []func() (byte, string){whole, problem(errcode.Unauthenticated)}, true,
+		{"a ticket that is no longer valid", []func() (byte, string){whole, problem(errcode.Unauthenticated)}, true,
 			[]errcode.Code{"", "detour", "detour"}, 3, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -122,11 +122,11 @@ func TestDirectConnections(t *testing.T) {
 			d := cl.direct
 			// The duration of a connection is irrelevant here.
 			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
-			d.routes["b/i"] = &way{route: &v1.ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t",
+			d.routes["b/i"] = &routeState{route: &v1.ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t",
 				TicketMS: 60_000},
 				at: time.Now(), detour: time.Minute}
 			for n, want := range c.wants {
-				s, err := d.begin(t.Context(), question{op: scanport.Scan, of: "b/i"}, []byte("{}"))
+				s, err := d.begin(t.Context(), operation{op: scanport.Scan, of: "b/i"}, []byte("{}"))
 				var p *wire.Problem
 				switch {
 				case errors.Is(err, errDetour):
@@ -153,8 +153,8 @@ func TestDirectConnections(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if f.asked.Load() != c.asked || f.dials.Load() != c.dials {
-				t.Errorf("%d requests on %d connections, want %d on %d", f.asked.Load(), f.dials.Load(), c.asked, c.dials)
+			if f.requests.Load() != c.requests || f.dials.Load() != c.dials {
+				t.Errorf("%d requests on %d connections, want %d on %d", f.requests.Load(), f.dials.Load(), c.requests, c.dials)
 			}
 		})
 	}
@@ -236,43 +236,44 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 		expect(1, 0)
 		time.Sleep(connIdle + tidyEvery)
 		expect(0, 0)
-		if len(d.idle) != 0 || d.tidies != nil {
+		if len(d.idle) != 0 || d.tidyTimer != nil {
 			t.Errorf("%d addresses are kept", len(d.idle))
 		}
 	})
 }
 
 // TestSilentIndexerIsSkipped: scans that an indexer accepts and never answers are answered by another one, which is
-// then asked first; an indexer that cannot be connected to is skipped, too; if there is no other one, the managers
-// are asked.
+// then tried first; an indexer that cannot be connected to is skipped, too; if there is no other one, the managers
+// are called.
 func TestSilentIndexerIsSkipped(t *testing.T) {
 	over := make(chan struct{})
-	stands := newFakePort(t, func() (byte, string) { <-over; return whole() })
+	hanging := newFakePort(t, func() (byte, string) { <-over; return whole() })
 	defer close(over) // before its server is closed
-	well := newFakePort(t, whole)
+	working := newFakePort(t, whole)
 	closed := ports.Addr(t)
 	for _, c := range []struct {
 		name  string
 		ports []string
 		want  error
 	}{
-		{"one hangs", []string{stands.addr, well.addr}, nil},
-		{"one is gone", []string{closed, well.addr}, nil},
-		{"one hangs, one is gone", []string{closed, stands.addr, well.addr}, nil},
+		{"one hangs", []string{hanging.addr, working.addr}, nil},
+		{"one is gone", []string{closed, working.addr}, nil},
+		{"one hangs, one is gone", []string{closed, hanging.addr, working.addr}, nil},
 		{"all are gone", []string{closed}, errDetour},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cl := New("127.0.0.1:1")
 			defer cl.Close()
-			silent(cl, stands.addr)
+			silent(cl, hanging.addr)
 			d := cl.direct
 			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
-			route := &way{route: &v1.ScanRoute{Index: 1, ScanPorts: c.ports, Ticket: "t", TicketMS: 60_000}, detour: time.Minute}
+			route := &routeState{route: &v1.ScanRoute{Index: 1, ScanPorts: c.ports, Ticket: "t", TicketMS: 60_000},
+				detour: time.Minute}
 			d.routes["b/i"] = route
-			before := well.asked.Load()
-			for range 10 { // each begins with a random one
+			before := working.requests.Load()
+			for range 10 { // each begins with a random indexer
 				route.at, route.until = time.Now(), time.Time{}
-				s, err := d.begin(t.Context(), question{op: scanport.Scan, of: "b/i"}, []byte("{}"))
+				s, err := d.begin(t.Context(), operation{op: scanport.Scan, of: "b/i"}, []byte("{}"))
 				if !errors.Is(err, c.want) {
 					t.Fatalf("%v, want %v", err, c.want)
 				}
@@ -287,19 +288,19 @@ func TestSilentIndexerIsSkipped(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if n := well.asked.Load() - before; c.want == nil && n != 10 {
-				t.Errorf("the one that is well was asked %d times, want 10", n)
+			if n := working.requests.Load() - before; c.want == nil && n != 10 {
+				t.Errorf("%d requests to the working indexer, want 10", n)
 			}
 			for _, addr := range c.ports[:len(c.ports)-1] {
 				if order := d.order(route.route); order[0] == addr && d.alive.Suspect(addr) {
-					t.Errorf("%s is asked first", addr)
+					t.Errorf("%s is tried first", addr)
 				}
 			}
 		})
 	}
 }
 
-// TestCancelledScanNamesWhatItWaitedFor: the error names what was waited for and the server asked, and does not claim
+// TestCancelledScanNamesWhatItWaitedFor: the error names what was waited for and the server, and does not claim
 // that no server was reachable.
 func TestCancelledScanNamesWhatItWaitedFor(t *testing.T) {
 	never := make(chan struct{})
@@ -310,21 +311,23 @@ func TestCancelledScanNamesWhatItWaitedFor(t *testing.T) {
 	silent(cl)
 	cl.direct.dialer.NetDialContext, cl.direct.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
 	for _, count := range []bool{false, true} {
-		cl.direct.routes["b/i"] = &way{route: &v1.ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t",
+		cl.direct.routes["b/i"] = &routeState{route: &v1.ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t",
 			TicketMS: 60_000}, at: time.Now(), detour: time.Minute}
-		before := f.asked.Load()
+		before := f.requests.Load()
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
-			for f.asked.Load() == before && t.Context().Err() == nil {
+			for f.requests.Load() == before && t.Context().Err() == nil {
 				time.Sleep(time.Millisecond)
 			}
 			cancel()
 		}()
-		want, err := "scan b/i with consistency session; indexer "+f.addr+" was asked and had not answered yet", error(nil)
+		want := " b/i with consistency session; the last attempt was at indexer " + f.addr + ", which had not answered yet"
+		var err error
 		if count {
-			want = "count b/i with consistency session; indexer " + f.addr + " was asked and had not answered yet"
+			want = "count" + want
 			_, err = cl.Count(ctx, "b/i", v1.ScanRequest{Consistency: "session"})
 		} else {
+			want = "scan" + want
 			_, err = cl.Scan(ctx, "b/i", v1.ScanRequest{Consistency: "session"})
 		}
 		cancel()
@@ -340,7 +343,7 @@ func TestCountIsOneMessage(t *testing.T) {
 	cl := New("127.0.0.1:1")
 	defer cl.Close()
 	silent(cl)
-	cl.direct.routes["b/i"] = &way{route: &v1.ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t",
+	cl.direct.routes["b/i"] = &routeState{route: &v1.ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t",
 		TicketMS: 60_000},
 		at: time.Now(), detour: time.Minute}
 	if n, err := cl.Count(t.Context(), "b/i", v1.ScanRequest{}); !errors.Is(err, ErrCut) {

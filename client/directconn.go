@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	dialLimit    = 500 * time.Millisecond // for an indexer to accept a connection
-	connIdle     = 60 * time.Second       // indexers close idle connections after twice that
-	tidyEvery    = connIdle / 2
-	maxIdleConns = 64 // to one indexer
-	directBuffer = 16 << 10
-	maxMessage   = 8 << 20     // of an answer
-	maxRoom      = 64 << 10    // buffer size that an idle connection keeps
-	deadlineStep = time.Second // a read deadline is only set again if it differs by at least this much
+	dialLimit     = 500 * time.Millisecond // for an indexer to accept a connection
+	connIdle      = 60 * time.Second       // indexers close idle connections after twice that
+	tidyEvery     = connIdle / 2
+	maxIdleConns  = 64 // to one indexer
+	directBuffer  = 16 << 10
+	maxMessage    = 8 << 20     // of an answer
+	maxIdleBuffer = 64 << 10    // buffer size that an idle connection keeps
+	deadlineStep  = time.Second // a read deadline is only set again if it differs by at least this much
 )
 
 // directConn is a connection to an indexer.
@@ -70,7 +70,7 @@ func (d *direct) conn(ctx context.Context, route *v1.ScanRoute, addr string, ane
 	}
 	switch {
 	case answer != nil:
-		err = fmt.Errorf("%w: %w: %w", errDoor, err, rpc.ReadProblem(answer))
+		err = fmt.Errorf("%w: %w: %w", errNotAccepted, err, rpc.ReadProblem(answer))
 		_ = answer.Body.Close()
 	case silent:
 		err = fmt.Errorf("%s: %w", addr, detector.ErrSilent)
@@ -80,8 +80,8 @@ func (d *direct) conn(ctx context.Context, route *v1.ScanRoute, addr string, ane
 	return nil, err
 }
 
-// errDoor is wrapped if an indexer refuses a connection, whatever the reason.
-var errDoor = errors.New("no connection")
+// errNotAccepted is wrapped if an indexer refuses a connection, for whatever reason.
+var errNotAccepted = errors.New("no connection")
 
 // portsOf returns a function that returns the scan ports of the indexers that hold the index.
 func portsOf(r *v1.ScanRoute) func() []string { return func() []string { return r.ScanPorts } }
@@ -103,10 +103,10 @@ func (d *direct) take(addr string) *directConn {
 // give returns a connection to the idle ones after its answer has ended.
 func (d *direct) give(dc *directConn) {
 	dc.used, dc.fresh = time.Now(), false
-	if cap(dc.in) > maxRoom {
+	if cap(dc.in) > maxIdleBuffer {
 		dc.in = nil
 	}
-	if cap(dc.out) > maxRoom {
+	if cap(dc.out) > maxIdleBuffer {
 		dc.out = nil
 	}
 	d.mu.Lock()
@@ -116,8 +116,8 @@ func (d *direct) give(dc *directConn) {
 		return
 	}
 	d.idle[dc.addr] = append(d.idle[dc.addr], dc)
-	if d.tidies == nil {
-		d.tidies = time.AfterFunc(tidyEvery, d.tidy)
+	if d.tidyTimer == nil {
+		d.tidyTimer = time.AfterFunc(tidyEvery, d.tidy)
 	}
 }
 
@@ -136,8 +136,8 @@ func (d *direct) tidy() {
 			delete(d.idle, addr)
 		}
 	}
-	if d.tidies = nil; len(d.idle) > 0 {
-		d.tidies = time.AfterFunc(tidyEvery, d.tidy)
+	if d.tidyTimer = nil; len(d.idle) > 0 {
+		d.tidyTimer = time.AfterFunc(tidyEvery, d.tidy)
 	}
 	d.mu.Unlock()
 	for _, dc := range old {
@@ -145,8 +145,8 @@ func (d *direct) tidy() {
 	}
 }
 
-// patience sets the deadline for an answer; zero means none.
-func (dc *directConn) patience(until time.Time) {
+// setDeadline sets the deadline for an answer; zero means none.
+func (dc *directConn) setDeadline(until time.Time) {
 	if ahead := until.Sub(dc.deadline); until.IsZero() != dc.deadline.IsZero() || ahead < 0 || ahead >= deadlineStep {
 		_ = dc.ws.SetReadDeadline(until)
 		dc.deadline = until

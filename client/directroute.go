@@ -17,61 +17,61 @@ const (
 	routeGood   = 15 * time.Second       // a route older than this is not used: scans wait for the new one
 	locateLimit = time.Second            // for a manager to return the route
 	firstDetour = 250 * time.Millisecond // through the managers after a failure; doubles with each further one
-	mostDetour  = 30 * time.Second
+	maxDetour   = 30 * time.Second
 	maxRoutes   = 1024 // indexes
 )
 
-// way is the route to an index, and the state of its renewal.
-type way struct {
+// routeState is the route to an index, and the state of its renewal.
+type routeState struct {
 	route   *v1.ScanRoute // replaced, never modified: scans share it
 	at      time.Time     // of route; zero: there is none
-	asking  chan struct{} // closed when the manager has answered; nil: no request is running
-	refused error         // the managers' last answer, if it is the scan's answer as well
+	pending chan struct{} // closed when the manager has answered; nil: no request is pending
+	refused error         // the managers' last answer, if it also answers the scan
 
 	detour time.Duration // how long scans go through the managers after the next failure
 	until  time.Time     // end of the present detour
 }
 
-// wayTo returns the state of an index's route. The caller holds d.mu.
-func (d *direct) wayTo(ref string) *way {
+// stateOf returns the state of the route to an index. The caller holds d.mu.
+func (d *direct) stateOf(ref string) *routeState {
 	w := d.routes[ref]
 	if w == nil {
 		if len(d.routes) >= maxRoutes {
 			clear(d.routes) // entries are added again on demand
 		}
-		w = &way{detour: firstDetour}
+		w = &routeState{detour: firstDetour}
 		d.routes[ref] = w
 	}
 	return w
 }
 
-// way returns the route to an index, nil if scans go through the managers for now. The error is a manager's refusal
+// routeTo returns the route to an index, nil if scans go through the managers for now. The error is a manager's refusal
 // that applies to the scan as well.
-func (d *direct) way(ctx context.Context, ref string) (*v1.ScanRoute, error) {
+func (d *direct) routeTo(ctx context.Context, ref string) (*v1.ScanRoute, error) {
 	d.mu.Lock()
-	w := d.wayTo(ref)
+	w := d.stateOf(ref)
 	now := time.Now()
 	age := now.Sub(w.at)
 	switch {
 	case d.closed || now.Before(w.until):
 		d.mu.Unlock()
-		return nil, nil //nolint:nilnil // no way
+		return nil, nil //nolint:nilnil // no route for now
 	case age < routeFresh:
 		defer d.mu.Unlock()
 		return w.route, nil
 	}
-	if w.asking == nil {
-		w.asking = make(chan struct{})
-		d.asking.Go(func() { d.locate(ref, w) })
+	if w.pending == nil {
+		w.pending = make(chan struct{})
+		d.lookups.Go(func() { d.locate(ref, w) })
 	}
-	asking := w.asking
+	pending := w.pending
 	if age < routeGood {
 		defer d.mu.Unlock()
 		return w.route, nil
 	}
 	d.mu.Unlock()
 	select {
-	case <-asking:
+	case <-pending:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -84,12 +84,12 @@ func (d *direct) way(ctx context.Context, ref string) (*v1.ScanRoute, error) {
 }
 
 // locate requests the route from a manager.
-func (d *direct) locate(ref string, w *way) {
+func (d *direct) locate(ref string, w *routeState) {
 	ctx, cancel := context.WithTimeout(d.ctx, locateLimit)
 	defer cancel()
 	var route v1.ScanRoute
 	at := time.Now()
-	err := d.ask(ctx, ref, &route)
+	err := d.request(ctx, ref, &route)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var p *wire.Problem
@@ -106,13 +106,13 @@ func (d *direct) locate(ref string, w *way) {
 		w.at, w.refused = time.Time{}, nil
 		d.detour(w)
 	}
-	close(w.asking)
-	w.asking = nil
+	close(w.pending)
+	w.pending = nil
 }
 
-// ask requests the route from the manager that answered last, and no other: if it fails, the scan itself finds a
+// request requests the route from the manager that answered last, and no other: if it fails, the scan itself finds a
 // manager.
-func (d *direct) ask(ctx context.Context, ref string, route *v1.ScanRoute) error {
+func (d *direct) request(ctx context.Context, ref string, route *v1.ScanRoute) error {
 	c := d.c
 	if c.bad != nil {
 		return c.bad
@@ -130,8 +130,8 @@ func (d *direct) ask(ctx context.Context, ref string, route *v1.ScanRoute) error
 }
 
 // detour makes scans go through the managers for a while. The caller holds the lock.
-func (d *direct) detour(w *way) {
-	w.until, w.detour = time.Now().Add(w.detour), min(2*w.detour, mostDetour)
+func (d *direct) detour(w *routeState) {
+	w.until, w.detour = time.Now().Add(w.detour), min(2*w.detour, maxDetour)
 }
 
 // lost records that a route did not work: after a detour another one is requested.
@@ -153,7 +153,7 @@ func (d *direct) found(ref string) {
 	}
 }
 
-// order returns the indexers of a route in the order in which to ask them: first the less loaded of two random ones,
+// order returns the indexers of a route in the order in which to try them: first the less loaded of two random ones,
 // as seen by this client; suspect ones come last.
 func (d *direct) order(route *v1.ScanRoute) []string {
 	all := route.ScanPorts
@@ -161,13 +161,13 @@ func (d *direct) order(route *v1.ScanRoute) []string {
 	if n <= 1 {
 		return all
 	}
-	turned := make([]string, n)
+	rotated := make([]string, n)
 	first := d.first(n)
-	for i := range turned {
-		turned[i] = all[(first+i)%n]
+	for i := range rotated {
+		rotated[i] = all[(first+i)%n]
 	}
-	if other := 1 + d.first(n-1); d.load.Busier(turned[0], turned[other], time.Now()) {
-		turned[0], turned[other] = turned[other], turned[0]
+	if other := 1 + d.first(n-1); d.load.Busier(rotated[0], rotated[other], time.Now()) {
+		rotated[0], rotated[other] = rotated[other], rotated[0]
 	}
-	return d.alive.Order(turned)
+	return d.alive.Order(rotated)
 }

@@ -31,21 +31,21 @@ type directScan struct {
 	answer scanport.Answer
 
 	// For continuing with the answer at another indexer.
-	of    string // the index
-	req   scanport.Request
-	saw   *scanport.Seen // from the last message that contains it
-	place []byte         // after the last message received; empty: the answer cannot be continued
-	came  time.Time
-	idle  time.Duration // how long the caller took before it requested the newest message
+	of       string // the index
+	req      scanport.Request
+	saw      *scanport.Seen // from the last message that contains it
+	place    []byte         // after the last message received; empty: the answer cannot be continued
+	received time.Time
+	idle     time.Duration // how long the caller took before it requested the newest message
 }
 
-// slowReader is after how long an indexer may have closed the connection because the caller took nothing; such a
-// close does not count against the indexer.
+// slowReader is the time without reads after which an indexer may close the connection; such a close does not count as
+// a failure of the indexer.
 const slowReader = 20 * time.Second
 
-// ask sends the request and reads the first message. A refusal is a *wire.Problem; the connection is then returned to
+// send sends the request and reads the first message. A refusal is a *wire.Problem; the connection is then returned to
 // the idle ones or closed.
-func (s *directScan) ask() error {
+func (s *directScan) send() error {
 	ws := s.dc.ws
 	s.stop = context.AfterFunc(s.ctx, func() { _ = ws.Close() })
 	began := time.Now()
@@ -55,9 +55,9 @@ func (s *directScan) ask() error {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(s.ctx, carrier)
 	req.Parent = carrier["traceparent"]
-	deadline := time.Now().Add(scanPatience)
+	deadline := time.Now().Add(firstRowsTimeout)
 	_ = ws.SetWriteDeadline(deadline)
-	s.dc.patience(deadline)
+	s.dc.setDeadline(deadline)
 	s.dc.out = scanport.AppendRequest(s.dc.out[:0], req)
 	s.d.alive.Begin(&s.wait, s.dc.addr, portsOf(s.route), s.hangUp)
 	err := ws.WriteMessage(websocket.BinaryMessage, s.dc.out)
@@ -72,14 +72,14 @@ func (s *directScan) ask() error {
 	}
 	now := time.Now()
 	if s.answer.Tail == scanport.Failure && s.answer.Empty() {
-		if p := (*wire.Problem)(nil); errors.As(s.failure(), &p) && elsewhere(p) {
+		if p := (*wire.Problem)(nil); errors.As(s.failure(), &p) && viaManagers(p) {
 			s.d.load.Refused(s.dc.addr, now)
 		}
 		return s.finish()
 	}
 	s.d.load.Answered(s.dc.addr, now.Sub(began), now)
 	if s.answer.Tail == scanport.More {
-		s.dc.patience(time.Time{}) // rows may come for as long as the context lasts
+		s.dc.setDeadline(time.Time{}) // rows may come for as long as the context lasts
 	}
 	return nil
 }
@@ -107,7 +107,7 @@ func (s *directScan) read() error {
 			return err
 		}
 	}
-	s.dc.in, s.came = in, time.Now()
+	s.dc.in, s.received = in, time.Now()
 	if err := s.answer.Read(in); err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func lastSeen(token string) *scanport.Seen {
 // more reads a further message. It keeps waiting for an indexer that makes no progress, because others may no longer
 // hold the timestamp.
 func (s *directScan) more() error {
-	s.idle = time.Since(s.came)
+	s.idle = time.Since(s.received)
 	s.d.alive.Begin(&s.wait, s.dc.addr, nil, s.hangUp)
 	err := s.read()
 	if s.wait.End() {
@@ -171,39 +171,39 @@ func (s *directScan) resume(why error) error {
 	s.req.Resume = bytes.Clone(s.place)
 	all := slices.Clone(s.d.order(s.route))
 	slices.SortStableFunc(all, func(a, b string) int { return tail(a, lost) - tail(b, lost) })
-	for _, addr := range firstAsked(all) {
+	for _, addr := range candidates(all) {
 		n, err := s.d.try(s.ctx, s.route, addr, s.req)
 		if err == nil {
 			s.takeOver(n)
 			return s.answer.Read(s.dc.in)
 		}
-		if p := refusal(err); p != nil && !errors.Is(err, errDoor) {
+		if p := refusal(err); p != nil && !errors.Is(err, errNotAccepted) {
 			return p
 		}
 		if s.ctx.Err() != nil {
 			return fmt.Errorf("%w (%w)", context.Cause(s.ctx), why)
 		}
-		why = fmt.Errorf("%w; %s was to continue: %w", why, addr, err)
+		why = fmt.Errorf("%w; %s did not continue the scan: %w", why, addr, err)
 	}
 	return why
 }
 
 // reroute looks up the present route of the index.
 func (s *directScan) reroute() {
-	if now, err := s.d.way(s.ctx, s.of); err == nil && now != nil && now.Index == s.route.Index {
+	if now, err := s.d.routeTo(s.ctx, s.of); err == nil && now != nil && now.Index == s.route.Index {
 		s.route = now
 	}
 }
 
 // takeOver takes over the connection and the first message of the scan that continues this one.
 func (s *directScan) takeOver(n *directScan) {
-	s.dc, s.stop, s.place, s.came = n.dc, n.stop, n.place, n.came
+	s.dc, s.stop, s.place, s.received = n.dc, n.stop, n.place, n.received
 	if n.saw != nil { // otherwise the earlier state stays
 		s.saw = n.saw
 	}
 }
 
-// tail returns 1 for the indexer to ask last, 0 for the others.
+// tail returns 1 for the indexer to try last, 0 for the others.
 func tail(addr, last string) int {
 	if addr == last {
 		return 1
@@ -216,7 +216,7 @@ func tail(addr, last string) int {
 // buffer.
 func (s *directScan) finish() error {
 	err := s.failure()
-	if unknown(err) {
+	if ticketRejected(err) {
 		s.abort()
 		return err
 	}

@@ -27,24 +27,25 @@ type managedScan struct {
 	held  []byte // lines received
 	ready []byte // part of held: complete lines to return
 	place string // after the lines of ready, where the scan can be continued; "": from the beginning
-	loose bool   // lines were returned that have no place after them
-	lost  int    // consecutive managers that brought no place
+	loose bool   // lines without a place after them were returned
+	lost  int    // consecutive managers that sent no place
 }
 
 const (
-	// mostLost is how many consecutive managers may fail before one has brought a place.
-	mostLost = 3
-	// mostHeld bounds the lines that wait for the place after them, in bytes; they may exceed it by one line.
-	mostHeld = 1 << 20
+	// maxLost is how many consecutive managers may fail without having sent a place.
+	maxLost = 3
+	// maxHeld bounds the lines that wait for the place after them, in bytes; they may exceed it by one line.
+	maxHeld = 1 << 20
 )
 
-func (s *managedScan) ask() (*answerLines, error) {
+// request requests the answer, from s.place on.
+func (s *managedScan) request() (*answerLines, error) {
 	header := http.Header{}
 	header.Set(scanport.HeaderPlaces, "true")
 	if s.place != "" {
 		header.Set(scanport.HeaderResume, s.place)
 	}
-	return s.c.lines(s.ctx, question{op: scanport.Scan, of: s.of, consistency: s.consistency},
+	return s.c.lines(s.ctx, operation{op: scanport.Scan, of: s.of, consistency: s.consistency},
 		"/v1/indexes/"+s.of+":scan", header, s.body, nil)
 }
 
@@ -77,7 +78,7 @@ func (s *managedScan) next(row *v1.Row) (*v1.ScanEnd, error) {
 	return s.read(line, row)
 }
 
-// take reads lines up to the place after them or to the answer's end; if neither comes within mostHeld bytes, it
+// take reads lines up to the place after them or to the answer's end; if neither comes within maxHeld bytes, it
 // returns what it has.
 func (s *managedScan) take() error {
 	s.held = s.held[:0]
@@ -96,7 +97,7 @@ func (s *managedScan) take() error {
 			s.ready, s.place, s.loose, s.lost = s.held[:last], place, place == "", 0
 			return nil
 		}
-		if len(s.held) > mostHeld && !isLast(line) { // with very long rows; the scan cannot be continued after them
+		if len(s.held) > maxHeld && !isLast(line) { // with very long rows; the scan cannot be continued after them
 			s.ready, s.place, s.loose = s.held, "", true
 			return nil
 		}
@@ -120,16 +121,16 @@ func isLast(lines []byte) bool {
 // resume requests the rest from another manager. If no place has arrived yet, the answer begins anew, which is only
 // correct if nothing of it was returned.
 func (s *managedScan) resume(why error) error {
-	if s.lost++; s.ctx.Err() != nil || s.loose || s.lost > mostLost {
+	if s.lost++; s.ctx.Err() != nil || s.loose || s.lost > maxLost {
 		return why
 	}
 	_ = s.close()
-	next, err := s.ask()
+	next, err := s.request()
 	if err != nil {
 		return err
 	}
 	if s.answerLines = next; s.place != "" && !next.resumed {
-		return fmt.Errorf("%w, and the manager or proxy that answered next started the answer again", why)
+		return fmt.Errorf("%w, and the next manager, or a proxy before it, began the answer from its start", why)
 	}
 	return nil
 }

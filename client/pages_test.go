@@ -25,7 +25,7 @@ type pager struct {
 	expire string // the cursor that has expired
 	long   string // the row that does not fit into a cursor
 
-	asked []v1.ScanRequest
+	requests []v1.ScanRequest
 }
 
 func (p *pager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -35,7 +35,7 @@ func (p *pager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		rpc.WriteProblem(w, rpc.Refuse(errcode.BadRequest, "no page"))
 		return
 	}
-	p.asked = append(p.asked, req)
+	p.requests = append(p.requests, req)
 	if req.Cursor != "" && req.Cursor == p.expire && !req.Newer {
 		rpc.WriteProblem(w, rpc.Refuse(errcode.CursorExpired, "send it with newer"))
 		return
@@ -63,8 +63,8 @@ func pagesOf(t *testing.T, p *pager) *Client {
 	return c
 }
 
-// drawn reads pages to their end or error, and returns ids, with | after each page, and the last cursor.
-func drawn(pages iter.Seq2[Page, error]) (text, after string, err error) {
+// readPages reads pages to their end or error, and returns the ids, with | after each page, and the last cursor.
+func readPages(pages iter.Seq2[Page, error]) (text, after string, err error) {
 	var b strings.Builder
 	for page, err := range pages {
 		if err != nil {
@@ -86,12 +86,12 @@ func TestPagesFollowTheirCursors(t *testing.T) {
 	c := pagesOf(t, p)
 	pages := c.Pages(t.Context(), "w/i", v1.ScanRequest{Limit: 3, Reverse: true})
 	for range 2 {
-		text, after, err := drawn(pages)
+		text, after, err := readPages(pages)
 		if want := "d0=0 d1=1 d2=2 |d3=3 d4=4 d5=5 |d6=6 |"; err != nil || text != want || after != "6" {
 			t.Fatalf("%s, last behind %q, %v; want %s", text, after, err, want)
 		}
 	}
-	for i, req := range p.asked {
+	for i, req := range p.requests {
 		if want := []string{"", "3", "6"}[i%3]; req.Cursor != want || req.Limit != 3 || !req.Reverse || req.Newer {
 			t.Errorf("request %d: %+v", i, req)
 		}
@@ -102,10 +102,10 @@ func TestPagesFollowTheirCursors(t *testing.T) {
 		}
 		break
 	}
-	if len(p.asked) != 7 {
-		t.Errorf("%d requests, want 7", len(p.asked))
+	if len(p.requests) != 7 {
+		t.Errorf("%d requests, want 7", len(p.requests))
 	}
-	if text, _, err := drawn(c.Pages(t.Context(), "w/i", v1.ScanRequest{Limit: 7})); err != nil || text == "" ||
+	if text, _, err := readPages(c.Pages(t.Context(), "w/i", v1.ScanRequest{Limit: 7})); err != nil || text == "" ||
 		strings.Count(text, "|") != 1 {
 		t.Errorf("one page: %s, %v", text, err)
 	}
@@ -117,22 +117,22 @@ func TestExpiredPagesReportWhereToContinue(t *testing.T) {
 	p := &pager{expire: "4"}
 	c := pagesOf(t, p)
 	req := v1.ScanRequest{Limit: 2}
-	text, after, err := drawn(c.Pages(t.Context(), "w/i", req))
+	text, after, err := readPages(c.Pages(t.Context(), "w/i", req))
 	var problem *wire.Problem
 	if !errors.As(err, &problem) || problem.Code != errcode.CursorExpired || after != "4" ||
 		strings.Count(text, "|") != 2 {
 		t.Fatalf("%s behind %q: %v", text, after, err)
 	}
 	req.Cursor, req.Newer = after, true
-	p.asked = nil
-	if text, _, err = drawn(c.Pages(t.Context(), "w/i", req)); err != nil || text != "d4=4 d5=5 |d6=6 |" {
+	p.requests = nil
+	if text, _, err = readPages(c.Pages(t.Context(), "w/i", req)); err != nil || text != "d4=4 d5=5 |d6=6 |" {
 		t.Fatalf("%s: %v", text, err)
 	}
-	if !p.asked[0].Newer || p.asked[1].Newer {
-		t.Errorf("newer of the requests: %v, %v; want the first alone", p.asked[0].Newer, p.asked[1].Newer)
+	if !p.requests[0].Newer || p.requests[1].Newer {
+		t.Errorf("newer of the requests: %v, %v; want true only for the first", p.requests[0].Newer, p.requests[1].Newer)
 	}
 	p.long = "4"
-	text, after, err = drawn(c.Pages(t.Context(), "w/i", v1.ScanRequest{Limit: 2}))
+	text, after, err = readPages(c.Pages(t.Context(), "w/i", v1.ScanRequest{Limit: 2}))
 	if !errors.Is(err, ErrNoCursor) || after != "2" || strings.Count(text, "|") != 2 {
 		t.Fatalf("a row that no cursor names: %s behind %q, %v", text, after, err)
 	}

@@ -78,7 +78,7 @@ func (r *reach) failed(server string, err error) (_ error, over bool) {
 	}
 	r.unreached[server] = err
 	// An attempt may take longer than the time that was left.
-	if took := time.Since(r.began); r.c.unreached > 0 && r.attempts >= len(r.c.servers) && took >= r.c.unreached {
+	if took := time.Since(r.began); r.c.reachFor > 0 && r.attempts >= len(r.c.servers) && took >= r.c.reachFor {
 		return fmt.Errorf("%w: %w in %v: %s; check that these are managers of the cluster and that it runs", ErrUnavailable,
 			ErrUnreached, took.Round(100*time.Millisecond), r.each(r.unreached)), true
 	}

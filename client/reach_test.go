@@ -16,8 +16,8 @@ import (
 	"tidemark/internal/testing/ports"
 )
 
-// TestUntrusted: if no server is trusted, the call fails at once, with the reason for each; if one is, that one is
-// asked.
+// TestUntrusted: if no server is trusted, the call fails at once, with the reason for each; if one is
+// trusted, it gets the call.
 func TestUntrusted(t *testing.T) {
 	t.Parallel()
 	certified := httptest.NewTLSServer(text("{}"))
@@ -26,11 +26,11 @@ func TestUntrusted(t *testing.T) {
 	plain = strings.Replace(plain, "http://", "https://", 1)
 	roots := x509.NewCertPool()
 	roots.AddCert(certified.Certificate())
-	strict := httptest.NewUnstartedServer(text("{}"))
-	strict.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: x509.NewCertPool()}
-	strict.StartTLS()
-	defer strict.Close()
-	foreign := &tls.Config{RootCAs: roots, Certificates: strict.TLS.Certificates}
+	mutual := httptest.NewUnstartedServer(text("{}"))
+	mutual.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: x509.NewCertPool()}
+	mutual.StartTLS()
+	defer mutual.Close()
+	foreign := &tls.Config{RootCAs: roots, Certificates: mutual.TLS.Certificates}
 	wrongName := strings.Replace(certified.URL, "127.0.0.1", "localhost", 1)
 	ca, untrusted := &tls.Config{RootCAs: roots}, &tls.Config{RootCAs: x509.NewCertPool()}
 	for _, tc := range []struct {
@@ -42,9 +42,9 @@ func TestUntrusted(t *testing.T) {
 		{"another CA", []string{certified.URL}, untrusted, []string{certified.URL, "unknown authority"}},
 		{"another name", []string{wrongName}, ca, []string{wrongName, "localhost"}},
 		{"no TLS", []string{plain}, ca, []string{plain, "HTTP response to HTTPS"}},
-		{"trusts not us", []string{strict.URL}, foreign, []string{strict.URL, "unknown certificate authority"}},
-		{"wants to know us", []string{strict.URL}, ca, []string{strict.URL, "certificate required"}},
-		{"each its own", []string{wrongName, plain}, ca, []string{wrongName, "localhost", plain, "HTTP response to HTTPS"}},
+		{"does not trust the client", []string{mutual.URL}, foreign, []string{mutual.URL, "unknown certificate authority"}},
+		{"requires a certificate", []string{mutual.URL}, ca, []string{mutual.URL, "certificate required"}},
+		{"each for its own reason", []string{wrongName, plain}, ca, []string{wrongName, "localhost", plain, "HTTP response to HTTPS"}},
 		{"the same one twice", []string{certified.URL, certified.URL + "/"}, untrusted, []string{"unknown authority"}},
 		{"one is trusted", []string{wrongName, plain, certified.URL}, ca, nil},
 	} {
@@ -92,7 +92,7 @@ func TestUnreachableServerIsAwaitedBesideUntrusted(t *testing.T) {
 	}
 }
 
-// TestUnreached: if no server accepts a connection, the call fails when ReachFor is over and each was asked. A server
+// TestUnreached: if no server accepts a connection, the call fails once ReachFor is over and each was tried. A server
 // that was ever reached is waited for, and so is every server by a client without that limit.
 func TestUnreached(t *testing.T) {
 	t.Parallel()
@@ -116,18 +116,18 @@ func TestUnreached(t *testing.T) {
 		break
 	}
 
-	patient := Open(Options{Servers: []string{a}})
-	defer patient.Close()
-	silent(patient)
+	unlimited := Open(Options{Servers: []string{a}})
+	defer unlimited.Close()
+	silent(unlimited)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	tries := 0
-	patient.Waiting = func(error) {
+	unlimited.Waiting = func(error) {
 		if tries++; tries == 5 {
 			cancel()
 		}
 	}
-	_, err = patient.Indexes(ctx, "")
+	_, err = unlimited.Indexes(ctx, "")
 	if tries != 5 || !errors.Is(err, ErrUnreached) || !errors.Is(err, ErrUnavailable) {
 		t.Errorf("without a limit, after %d tries: %v", tries, err)
 	}
@@ -182,7 +182,7 @@ func TestServerReachedOnceIsAwaited(t *testing.T) {
 	}
 }
 
-// TestProblemIsReported: a manager's refusal is in the error, even if unreachable servers are asked after it, and if
+// TestProblemIsReported: a manager's refusal is in the error, even if unreachable servers are tried after it, and if
 // it stops answering.
 func TestProblemIsReported(t *testing.T) {
 	t.Parallel()

@@ -18,10 +18,10 @@ import (
 	"tidemark/statecontext"
 )
 
-// Intervals between two looks at indexes that are waited for.
+// Intervals at which WaitReady requests the indexes.
 const (
-	lookEvery  = 100 * time.Millisecond
-	lookSlowly = time.Second // while an event stream reports their changes; it does not report progress
+	pollEvery  = 100 * time.Millisecond
+	pollSlowly = time.Second // while an event stream reports their changes; it does not report progress
 	maxRun     = 1000        // indexes requested at once
 )
 
@@ -113,11 +113,12 @@ func readiness(list *v1.IndexList, ids []index.ID) (sum float64, ready int, wait
 
 // stalls reports builds that wait.
 type stalls struct {
-	report func(why string) // nil: nobody
+	report func(why string) // nil: not reported
 	next   time.Time        // when to report, if it still waits; zero: it does not wait
 }
 
-// see takes what a build waits for now, "" if it makes progress. The text changes while it waits, as it has times.
+// see records what a build waits for, "" if it makes progress. The text changes while it waits, because it contains
+// times.
 func (s *stalls) see(waits string) {
 	now := time.Now()
 	switch {
@@ -147,12 +148,12 @@ func waitsOf(i *v1.IndexInfo) string {
 	return fmt.Sprintf("index %s on %s is waiting: %s", i.Name, i.Bucket, strings.Join(i.WaitingFor, "; "))
 }
 
-// changes signals changes of some indexes while it is connected to a server's event stream: WaitReady can then look
+// changes signals changes of some indexes while it is connected to a server's event stream: WaitReady can then poll
 // less often. All methods but note are called by one goroutine.
 type changes struct {
 	client *Client
 	ids    []index.ID    // ascending
-	signal chan struct{} // capacity 1: one of them has changed
+	signal chan struct{} // capacity 1: an index has changed
 
 	connected atomic.Bool        // an event stream is connected
 	cancel    context.CancelFunc // nil: not started yet
@@ -176,7 +177,7 @@ func (t *changes) begin(ctx context.Context, cas uint64) {
 			t.connected.Store(false)
 			select {
 			case <-ctx.Done():
-			case <-time.After(lookSlowly):
+			case <-time.After(pollSlowly):
 			}
 		}
 	})
@@ -197,12 +198,12 @@ func (t *changes) note(e WatchEvent, _ error) bool {
 	return true
 }
 
-// pause returns how long to wait before the next look.
+// pause returns how long to wait before the next request.
 func (t *changes) pause() time.Duration {
 	if t.connected.Load() {
-		return lookSlowly
+		return pollSlowly
 	}
-	return lookEvery
+	return pollEvery
 }
 
 func (t *changes) end() {

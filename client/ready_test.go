@@ -19,12 +19,12 @@ import (
 // TestWaitReadyRequestsOnlyItsIndexes: only the awaited indexes are requested, in runs; while an event stream reports
 // their changes, this happens once a second, and when one of them has changed.
 func TestWaitReadyRequestsOnlyItsIndexes(t *testing.T) {
-	const ready = 10*time.Second + 5*lookEvery // in the middle between two looks
+	const ready = 10*time.Second + 5*pollEvery // in the middle between two polls
 	runs := []string{"after=4&limit=4", "after=18999&limit=1"}
 	for _, tc := range []struct {
 		name   string
 		stream bool
-		least  int // looks
+		least  int // polls
 		most   int
 	}{
 		{"with events", true, 10, 13},
@@ -33,7 +33,7 @@ func TestWaitReadyRequestsOnlyItsIndexes(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				var asked []string
+				var requests []string
 				since := ""
 				event := func(w io.Writer, cas, id int) {
 					fmt.Fprintf(w, "id: %d@c.1\nevent: change\n"+
@@ -46,7 +46,7 @@ func TestWaitReadyRequestsOnlyItsIndexes(t *testing.T) {
 							id = 6
 						}
 						event(w, cas, id)
-						sleep(ctx, lookEvery/2)
+						sleep(ctx, pollEvery/2)
 					}
 				})
 				c := newVirtual(t, func(r *http.Request) (*http.Response, error) {
@@ -57,25 +57,25 @@ func TestWaitReadyRequestsOnlyItsIndexes(t *testing.T) {
 					case r.URL.Path != "/v1/indexes":
 						return nil, errors.New("no such call")
 					}
-					asked = append(asked, r.URL.RawQuery)
+					requests = append(requests, r.URL.RawQuery)
 					return answerOf("application/json", pageFor(r, time.Since(began) >= ready)), nil
 				}, "http://m")
 				if err := c.WaitReady(t.Context(), []index.ID{19_000, 7, 5, 8, 6, 7}, nil); err != nil {
 					t.Fatal(err)
 				}
-				if took := time.Since(began); took > ready+lookEvery {
+				if took := time.Since(began); took > ready+pollEvery {
 					t.Errorf("it took %v, want %v", took, ready)
 				}
-				for looks := range slices.Chunk(asked, len(runs)) {
-					if !slices.Equal(looks, runs) {
-						t.Fatalf("asked for %q, want %q", looks, runs)
+				for poll := range slices.Chunk(requests, len(runs)) {
+					if !slices.Equal(poll, runs) {
+						t.Fatalf("requested %q, want %q", poll, runs)
 					}
 				}
-				if n := len(asked) / len(runs); n < tc.least || n > tc.most {
-					t.Errorf("%d looks in %v, want %d to %d", n, ready, tc.least, tc.most)
+				if n := len(requests) / len(runs); n < tc.least || n > tc.most {
+					t.Errorf("%d polls in %v, want %d to %d", n, ready, tc.least, tc.most)
 				}
 				if tc.stream && since != "70" {
-					t.Errorf("events since %q, want what comes after the first look, 70", since)
+					t.Errorf("events since %q, want those after the first poll, 70", since)
 				}
 			})
 		})

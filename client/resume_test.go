@@ -22,23 +22,23 @@ import (
 
 // part is what an indexer sends for one request before it is killed, stalls, or has sent the end.
 type part struct {
-	ids   string // of rows, a letter each: a message for each
-	deaf  bool   // it stalls then
-	tail  string // END, or the code of a failure; "": it is killed
-	blind bool   // its messages have no place to continue after
-	saw   string // a bucket; its places state that timestamp 9 was seen
-	fails string // a token, in a failure
+	ids     string // of rows, a letter each: a message for each
+	stalls  bool   // it sends nothing more
+	tail    string // END, or the code of a failure; "": it is killed
+	noPlace bool   // its messages have no place to continue after
+	saw     string // a bucket; its places state that timestamp 9 was seen
+	fails   string // a token, in a failure
 }
 
-// scripted is an indexer that answers each request with the next part, and records where it was to continue. A row's
+// scripted is an indexer that answers each request with the next part, and records where each request resumes. A row's
 // place is its letter.
 type scripted struct {
 	addr string
 	over chan struct{}
 
-	mu    sync.Mutex
-	parts []part
-	asked []string
+	mu      sync.Mutex
+	parts   []part
+	resumes []string
 }
 
 func newScripted(t *testing.T, parts ...part) *scripted {
@@ -74,7 +74,7 @@ func newScripted(t *testing.T, parts ...part) *scripted {
 
 func (s *scripted) answer(conn *websocket.Conn, resume string) bool {
 	s.mu.Lock()
-	s.asked = append(s.asked, resume)
+	s.resumes = append(s.resumes, resume)
 	if len(s.parts) == 0 {
 		s.mu.Unlock()
 		return false
@@ -93,7 +93,7 @@ func (s *scripted) answer(conn *websocket.Conn, resume string) bool {
 	for _, id := range strings.Split(p.ids, "") {
 		place := id
 		switch {
-		case p.blind:
+		case p.noPlace:
 			place = ""
 		case p.saw != "":
 			seen := saw(p.saw, 9)
@@ -104,7 +104,7 @@ func (s *scripted) answer(conn *websocket.Conn, resume string) bool {
 		}
 	}
 	switch {
-	case p.deaf:
+	case p.stalls:
 		<-s.over
 		return false
 	case p.tail == "":
@@ -122,18 +122,18 @@ func TestCutAnswerIsContinued(t *testing.T) {
 	end := func(ids string) part { return part{ids: ids, tail: "END"} }
 	fails := func(code errcode.Code) part { return part{tail: string(code)} }
 	for _, c := range []struct {
-		name  string
-		parts [3][]part // of the first indexer asked, and of two others
-		ids   string
-		asked [3]string // where each was to continue; *: from the beginning
-		code  errcode.Code
-		cut   bool
+		name    string
+		parts   [3][]part // of the first indexer, and of two others
+		ids     string
+		resumes [3]string // where the requests to each resume; *: from the beginning
+		code    errcode.Code
+		cut     bool
 	}{
 		{"one is killed", [3][]part{{{ids: "abc"}}, {end("de")}}, "abcde", [3]string{"*", "c", ""}, "", false},
 		{"nothing is left to come", [3][]part{{{ids: "abc"}}, {end("")}}, "abc", [3]string{"*", "c", ""}, "", false},
 		{"one after the other is killed", [3][]part{{{ids: "ab"}}, {{ids: "c"}, end("f")}, {{ids: "de"}}}, "abcdef",
 			[3]string{"*", "b e", "c"}, "", false},
-		{"the next is killed before it says anything", [3][]part{{{ids: "ab"}}, {}, {end("c")}}, "abc",
+		{"the next one is killed before its first message", [3][]part{{{ids: "ab"}}, {}, {end("c")}}, "abc",
 			[3]string{"*", "b", "b"}, "", false},
 		{"the next does not know the index yet", [3][]part{{{ids: "ab"}}, {fails(errcode.IndexNotHosted)}, {end("c")}}, "abc",
 			[3]string{"*", "b", "b"}, "", false},
@@ -141,8 +141,8 @@ func TestCutAnswerIsContinued(t *testing.T) {
 		{"the timestamp is gone", [3][]part{{{ids: "ab"}}, {fails(errcode.SnapshotTooOld)}}, "ab", [3]string{"*", "b", ""},
 			errcode.SnapshotTooOld, false},
 		{"no indexer continues", [3][]part{{{ids: "ab"}}, {}, {}}, "ab", [3]string{"* b", "b", "b"}, "", true},
-		{"no place is sent", [3][]part{{{ids: "ab", blind: true}}, {end("c")}}, "ab", [3]string{"*", "", ""}, "", true},
-		{"one stalls", [3][]part{{{ids: "ab", deaf: true}}, {end("c")}}, "abc", [3]string{"*", "b", ""}, "", false},
+		{"no place is sent", [3][]part{{{ids: "ab", noPlace: true}}, {end("c")}}, "ab", [3]string{"*", "", ""}, "", true},
+		{"one stalls", [3][]part{{{ids: "ab", stalls: true}}, {end("c")}}, "abc", [3]string{"*", "b", ""}, "", false},
 		{"a failure is an end", [3][]part{{{ids: "ab", tail: string(errcode.Damaged)}}, {end("c")}}, "ab",
 			[3]string{"*", "", ""}, errcode.Damaged, false},
 	} {
@@ -157,7 +157,7 @@ func TestCutAnswerIsContinued(t *testing.T) {
 			d := cl.direct
 			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
 			only := &v1.ScanRoute{Index: 1, ScanPorts: []string{all[0].addr}, Ticket: "t", TicketMS: 60_000}
-			d.routes["b/i"] = &way{route: only, at: time.Now(), detour: time.Minute}
+			d.routes["b/i"] = &routeState{route: only, at: time.Now(), detour: time.Minute}
 			rows, err := cl.Scan(t.Context(), "b/i", v1.ScanRequest{})
 			if err != nil {
 				t.Fatal(err)
@@ -179,22 +179,22 @@ func TestCutAnswerIsContinued(t *testing.T) {
 			}
 			for i, s := range all {
 				s.mu.Lock()
-				asked := s.asked
+				resumes := s.resumes
 				s.mu.Unlock()
-				for k := range asked {
-					if asked[k] == "" {
-						asked[k] = "*"
+				for k := range resumes {
+					if resumes[k] == "" {
+						resumes[k] = "*"
 					}
 				}
-				if got := strings.Join(asked, " "); got != c.asked[i] {
-					t.Errorf("indexer %d was asked %q, want %q", i, got, c.asked[i])
+				if got := strings.Join(resumes, " "); got != c.resumes[i] {
+					t.Errorf("indexer %d was to resume after %q, want %q", i, got, c.resumes[i])
 				}
 			}
 		})
 	}
 }
 
-// inOrder makes a route of several indexers that are asked in their order.
+// inOrder sets a route of several indexers that are tried in this order.
 func inOrder(d *direct, addrs ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -59,7 +59,7 @@ func (c *Client) scan(ctx context.Context, ref string, req v1.ScanRequest) (*Row
 		return nil, err
 	}
 	if c.direct != nil {
-		s, err := c.direct.begin(ctx, question{op: scanport.Scan, of: ref, consistency: req.Consistency}, body)
+		s, err := c.direct.begin(ctx, operation{op: scanport.Scan, of: ref, consistency: req.Consistency}, body)
 		if err == nil {
 			return &Rows{source: s}, nil
 		}
@@ -68,7 +68,7 @@ func (c *Client) scan(ctx context.Context, ref string, req v1.ScanRequest) (*Row
 		}
 	}
 	s := &managedScan{c: c, ctx: ctx, of: ref, consistency: req.Consistency, body: body}
-	if s.answerLines, err = s.ask(); err != nil {
+	if s.answerLines, err = s.request(); err != nil {
 		return nil, err
 	}
 	return &Rows{source: s}, nil
@@ -85,25 +85,25 @@ type answerLines struct {
 	failed  bool
 }
 
-// lines requests an answer that is sent line by line. It has to begin within scanPatience, and may then last as long
-// as ctx. A refused request is retried as long as ctx lasts, or within patience p unless that is nil.
-func (c *Client) lines(ctx context.Context, q question, path string, header http.Header, body []byte,
-	p *patience) (*answerLines, error) {
+// lines requests an answer that is sent line by line. It has to begin within firstRowsTimeout, and may then last as
+// long as ctx. A refused request is retried as long as ctx lasts, or within p unless that is nil.
+func (c *Client) lines(ctx context.Context, q operation, path string, header http.Header, body []byte,
+	p *refusalLimit) (*answerLines, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var answer *http.Response
 	var from string
 	end := cancel
 	err := c.retry(ctx, q, 0, func(ctx context.Context, server string) error {
 		one, give := context.WithCancel(ctx)
-		silent := time.AfterFunc(scanPatience, give)
+		silent := time.AfterFunc(firstRowsTimeout, give)
 		got, err := c.send(one, http.MethodPost, server+path, header, body)
-		if !silent.Stop() && err == nil { // it answered just when its time was over
+		if !silent.Stop() && err == nil { // it answered just when its time ran out
 			_ = got.Body.Close()
 			err = context.DeadlineExceeded
 		}
 		if err != nil {
 			give()
-			return p.judge(q, server, err)
+			return p.check(q, server, err)
 		}
 		answer, from, end = got, server, func() { give(); cancel() }
 		return nil
@@ -134,7 +134,7 @@ func (c *Client) count(ctx context.Context, ref string, req v1.ScanRequest) (v1.
 		return reply, err
 	}
 	if c.direct != nil {
-		s, err := c.direct.begin(ctx, question{op: scanport.Count, of: ref, consistency: req.Consistency}, body)
+		s, err := c.direct.begin(ctx, operation{op: scanport.Count, of: ref, consistency: req.Consistency}, body)
 		if err == nil && s.answer.Tail == scanport.More {
 			s.abort()
 			return reply, fmt.Errorf("%w: rows instead of the requested number", ErrCut)

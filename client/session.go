@@ -31,15 +31,15 @@ type Session struct {
 	mu   sync.Mutex
 	seen map[string]scanport.Seen // by bucket
 	size int                      // bytes of the tokens of seen and owed, with separators
-	// owed is the state, by bucket, that was seen before something of it may have been lost, if the answer that would
-	// have reported the loss was not read to its end. It is sent with every request until an answer was read to its end.
+	// owed holds, by bucket, the state seen before a possible loss that has not been reported, as the answer that would
+	// have reported it was not read to its end. It is sent with every request until an answer was read to its end.
 	owed  map[string]scanport.Seen
 	wrote map[string]writes // by bucket
 }
 
 // ErrSessionFull is wrapped if a session would exceed its limits. It does not drop anything to make room: use another
 // Session for other buckets.
-var ErrSessionFull = errors.New("the session has reached its limit of remembered writes")
+var ErrSessionFull = errors.New("the session is full")
 
 // writes holds the newest writes to a bucket, by vbucket and branch, that no answer has shown yet.
 type writes map[branch]uint64
@@ -53,16 +53,16 @@ type branch struct {
 // Wrote records writes to a bucket: scans and counts in the session show them from now on, whatever their
 // consistency, unless they name a timestamp or tokens of their own. Tokens come from the KV client (its mutation
 // tokens). A write that a failover has undone fails the next scan, once, with the code TOKEN_LOST (Error.Lost lists
-// it); with consistency session it is ignored. The error wraps ErrSessionFull: no answer has shown yet any of 4,096
-// writes to a bucket, or any to 1,024 buckets; writes beyond these limits are not recorded.
+// it); with consistency session it is ignored. The error wraps ErrSessionFull if no answer has shown
+// 4,096 writes to the bucket yet, or writes to 1,024 buckets; writes beyond these limits are not recorded.
 func (s *Session) Wrote(bucket string, tokens ...v1.Token) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.wrote[bucket]
 	if all == nil {
 		if len(s.wrote) >= scanport.MaxSeen {
-			return fmt.Errorf("%w: writes to bucket %q, and to %d others that no scan has shown yet", ErrSessionFull,
-				bucket, len(s.wrote))
+			return fmt.Errorf("%w: besides bucket %q, it holds writes to %d others that no scan has shown yet",
+				ErrSessionFull, bucket, len(s.wrote))
 		}
 		all = writes{}
 	}
@@ -70,8 +70,8 @@ func (s *Session) Wrote(bucket string, tokens ...v1.Token) error {
 		at := branch{t.VBucket, t.VBUUID}
 		old, ok := all[at]
 		if !ok && len(all) >= scanport.MaxTokens {
-			return fmt.Errorf("%w: a write to vbucket %d of bucket %q, and %d others that no scan has shown yet",
-				ErrSessionFull, t.VBucket, bucket, len(all))
+			return fmt.Errorf("%w: besides the one to vbucket %d of bucket %q, it holds %d writes that no scan "+
+				"has shown yet", ErrSessionFull, t.VBucket, bucket, len(all))
 		}
 		all[at] = max(old, t.Seqno)
 		if s.wrote == nil {
@@ -105,7 +105,7 @@ func (s *Session) Take(token string) error {
 		}
 	}
 	if number > len(s.seen)+len(s.owed) && (number > scanport.MaxSeen || size > scanport.MaxSession) {
-		return fmt.Errorf("%w: the states of %d buckets, and the token of others", ErrSessionFull, len(s.seen))
+		return fmt.Errorf("%w: it holds the states of %d buckets, and the token has others", ErrSessionFull, len(s.seen))
 	}
 	for i := range all {
 		s.note(&all[i])
@@ -257,7 +257,7 @@ func (s *Session) room(keyspace string) error {
 	if len(s.seen)+len(s.owed) < scanport.MaxSeen && s.size+tokenSize(&bound) <= scanport.MaxSession {
 		return nil
 	}
-	return fmt.Errorf("%w, the states of %d buckets: scan %s in another Session", ErrSessionFull, len(s.seen),
+	return fmt.Errorf("%w: it holds the states of %d buckets; scan %s in another Session", ErrSessionFull, len(s.seen),
 		keyspace)
 }
 

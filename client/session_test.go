@@ -30,10 +30,10 @@ func saw(bucket string, number uint64) scanport.Seen {
 
 // sessionManager is a manager that answers from given timestamps, and records the requests.
 type sessionManager struct {
-	mu      sync.Mutex
-	answers []scanport.Seen
-	refuse  errcode.Code
-	asked   []v1.ScanRequest
+	mu       sync.Mutex
+	answers  []scanport.Seen
+	refuse   errcode.Code
+	requests []v1.ScanRequest
 }
 
 func (p *sessionManager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -49,7 +49,7 @@ func (p *sessionManager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asked = append(p.asked, req)
+	p.requests = append(p.requests, req)
 	if p.refuse != "" {
 		rpc.WriteProblem(w, rpc.Refuse(p.refuse, "no"))
 		return
@@ -91,7 +91,7 @@ func TestClientsContinueFromSeenState(t *testing.T) {
 	cl := Open(Options{Servers: []string{srv.URL}, ViaManagers: true})
 	silent(cl)
 	defer cl.Close()
-	ask := func(ref string, answer scanport.Seen, rows int, own string) string {
+	request := func(ref string, answer scanport.Seen, rows int, own string) string {
 		t.Helper()
 		p.answers = append(p.answers, answer)
 		if rows < 0 {
@@ -110,7 +110,7 @@ func TestClientsContinueFromSeenState(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		return numbers(t, &p.asked[len(p.asked)-1])
+		return numbers(t, &p.requests[len(p.requests)-1])
 	}
 	own := saw("w", 3)
 	for i, step := range []struct {
@@ -129,8 +129,8 @@ func TestClientsContinueFromSeenState(t *testing.T) {
 		{"w/i", saw("w", 9), 4, own.Token(), "w 3, w 9"},
 		{"w2/i", saw("w2", 1), 4, "", ""},
 	} {
-		if got := ask(step.ref, step.answer, step.rows, step.own); got != step.want {
-			t.Errorf("step %d, %s: asked with %q, want %q", i, step.ref, got, step.want)
+		if got := request(step.ref, step.answer, step.rows, step.own); got != step.want {
+			t.Errorf("step %d, %s: sent %q, want %q", i, step.ref, got, step.want)
 		}
 	}
 	other := &Session{}
@@ -151,8 +151,9 @@ func TestClientsContinueFromSeenState(t *testing.T) {
 	defer none.Close()
 	p.answers = []scanport.Seen{saw("w", 1), saw("w", 1)}
 	for range 2 {
-		if _, err := none.Count(t.Context(), "w/i", v1.ScanRequest{}); err != nil || p.asked[len(p.asked)-1].Session != "" {
-			t.Errorf("sessionless: %+v, %v", p.asked[len(p.asked)-1], err)
+		_, err := none.Count(t.Context(), "w/i", v1.ScanRequest{})
+		if last := p.requests[len(p.requests)-1]; err != nil || last.Session != "" {
+			t.Errorf("sessionless: %+v, %v", last, err)
 		}
 	}
 }
@@ -174,7 +175,7 @@ func TestWritesAreShown(t *testing.T) {
 		if (err != nil) != (code != "") || err != nil && (!errors.As(err, &refused) || refused.Code != code) {
 			t.Fatalf("%v, want %q", err, code)
 		}
-		got := p.asked[len(p.asked)-1]
+		got := p.requests[len(p.requests)-1]
 		vectors, err := json.Marshal(got.ScanVectors)
 		if err != nil {
 			t.Fatal(err)
@@ -195,7 +196,7 @@ func TestWritesAreShown(t *testing.T) {
 		{"v/i", v1.ScanRequest{}, "", none},
 		{"w/i", v1.ScanRequest{Timestamp: "1.0.1.2", Stability: "query"}, "", none},
 		{"w/i", v1.ScanRequest{}, errcode.UnknownIndex, both},              // which has no information about them
-		{"7", v1.ScanRequest{Consistency: "any"}, errcode.TokenLost, both}, // it does not name them
+		{"7", v1.ScanRequest{Consistency: "any"}, errcode.TokenLost, both}, // the error does not name them
 		{"w/i", v1.ScanRequest{}, "", both},
 		{"w/i", v1.ScanRequest{}, "", none},
 	} {
@@ -226,12 +227,12 @@ func TestPartlyReadAnswersCountAsSeen(t *testing.T) {
 		parts []part
 		want  string
 	}{
-		"closed":                {[]part{{ids: "ab", deaf: true, saw: "w"}}, "w 9"},
+		"closed":                {[]part{{ids: "ab", stalls: true, saw: "w"}}, "w 9"},
 		"failed":                {[]part{{ids: "ab", tail: string(errcode.Damaged), saw: "w"}}, "w 9"},
 		"failed and reported":   {[]part{{ids: "ab", tail: string(errcode.Damaged), saw: "w", fails: newest}}, "w 12"},
-		"at once, and reported": {[]part{{ids: "ab", tail: string(errcode.Damaged), blind: true, fails: newest}}, "w 12"},
+		"at once, and reported": {[]part{{ids: "ab", tail: string(errcode.Damaged), noPlace: true, fails: newest}}, "w 12"},
 		"continued":             {[]part{{ids: "ab", saw: "w"}, {tail: string(errcode.Damaged)}}, "w 9"},
-		"continued, and blind":  {[]part{{ids: "ab", saw: "w"}, {ids: "c", blind: true}}, "w 9"},
+		"continued, no place":   {[]part{{ids: "ab", saw: "w"}, {ids: "c", noPlace: true}}, "w 9"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScripted(t, c.parts...)
@@ -240,8 +241,8 @@ func TestPartlyReadAnswersCountAsSeen(t *testing.T) {
 			silent(cl, s.addr)
 			d := cl.direct
 			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
-			d.routes["w/i"] = &way{route: &v1.ScanRoute{Index: 1, ScanPorts: []string{s.addr}, Ticket: "t", TicketMS: 60_000},
-				at: time.Now(), detour: time.Minute}
+			d.routes["w/i"] = &routeState{route: &v1.ScanRoute{Index: 1, ScanPorts: []string{s.addr}, Ticket: "t",
+				TicketMS: 60_000}, at: time.Now(), detour: time.Minute}
 			rows, err := cl.Scan(t.Context(), "w/i", v1.ScanRequest{})
 			if err != nil {
 				t.Fatal(err)
@@ -278,13 +279,13 @@ func TestLossIsRequestedUntilReported(t *testing.T) {
 		{"nothing can be lost", func() { s.cut(at(1, 5)) }, "w 5"},
 		{"a rollback", func() { s.cut(at(2, 4)) }, "w 4, w 5"},
 		{"another one", func() { s.cut(at(3, 6)) }, "w 5, w 6"},
-		{"an answer of before", func() { s.ended(at(2, 4).Token(), nil, true) }, "w 5, w 6"},
-		{"one at a named timestamp, which does not say it", func() { s.ended(at(3, 6).Token(), nil, false) }, "w 5, w 6"},
+		{"an older answer", func() { s.ended(at(2, 4).Token(), nil, true) }, "w 5, w 6"},
+		{"one at a named timestamp, which does not report losses", func() { s.ended(at(3, 6).Token(), nil, false) }, "w 5, w 6"},
 		{"it is reported", func() { s.ended(at(3, 7).Token(), nil, true) }, "w 7"},
 		{"and once more", func() { s.cut(at(4, 1)) }, "w 1, w 7"},
 	} {
 		if step.do(); of(&s) != step.want {
-			t.Fatalf("%s: %q goes with the next question, want %q", step.what, of(&s), step.want)
+			t.Fatalf("%s: %q is sent with the next request, want %q", step.what, of(&s), step.want)
 		}
 	}
 	if s.settle("w"); s.size != tokenSize(at(4, 1)) {
@@ -315,8 +316,8 @@ func TestSessionsOfManyBuckets(t *testing.T) {
 		for ; n <= scanport.MaxSeen && err == nil; n++ {
 			err = count(n, 1<<40)
 		}
-		if asked := len(p.asked); !errors.Is(err, ErrSessionFull) || n < 256 {
-			t.Fatalf("%d buckets, asked %d times: %v", n, asked, err)
+		if requests := len(p.requests); !errors.Is(err, ErrSessionFull) || n < 256 {
+			t.Fatalf("%d buckets, %d requests: %v", n, requests, err)
 		}
 		n--
 		if err := count(0, 1<<40+1); err != nil {
@@ -397,13 +398,13 @@ func TestScansByIDSendTokensOfTheirBucket(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := len(p.asked[0].ScanVectors["b3"]); n != 1024 || len(p.asked[0].ScanVectors) != 1 ||
-		numbers(t, &p.asked[0]) != "b3 3" || numbers(t, &p.asked[1]) != "b3 50" || p.asked[1].ScanVectors != nil {
-		t.Errorf("%d writes; seen %s, then %s with %d", n, numbers(t, &p.asked[0]), numbers(t, &p.asked[1]),
-			len(p.asked[1].ScanVectors))
+	if n := len(p.requests[0].ScanVectors["b3"]); n != 1024 || len(p.requests[0].ScanVectors) != 1 ||
+		numbers(t, &p.requests[0]) != "b3 3" || numbers(t, &p.requests[1]) != "b3 50" || p.requests[1].ScanVectors != nil {
+		t.Errorf("%d writes; seen %s, then %s with %d", n, numbers(t, &p.requests[0]), numbers(t, &p.requests[1]),
+			len(p.requests[1].ScanVectors))
 	}
 	if lookups != 1 || len(s.wrote) != buckets-1 {
-		t.Errorf("%d questions for the bucket, writes to %d buckets are left", lookups, len(s.wrote))
+		t.Errorf("%d requests for the bucket, writes to %d buckets are left", lookups, len(s.wrote))
 	}
 }
 
@@ -411,10 +412,10 @@ func TestScansByIDSendTokensOfTheirBucket(t *testing.T) {
 // not replace one.
 func TestWritesOutliveErrors(t *testing.T) {
 	var refusal *rpc.Problem
-	var asked v1.ScanRequest
+	var sent v1.ScanRequest
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked = v1.ScanRequest{}
-		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || refusal != nil {
+		sent = v1.ScanRequest{}
+		if err := json.NewDecoder(r.Body).Decode(&sent); err != nil || refusal != nil {
 			rpc.WriteProblem(w, refusal)
 			return
 		}
@@ -432,7 +433,7 @@ func TestWritesOutliveErrors(t *testing.T) {
 		lost []wire.LostWrite
 		want string
 	}{
-		"says nothing of them": {errcode.BadRequest, nil, "1/8:3 7/8:9 7/9:5"},
+		"names none of them": {errcode.BadRequest, nil, "1/8:3 7/8:9 7/9:5"},
 		"of another seqno": {errcode.TokenLost, []wire.LostWrite{{VBucket: 7, VBUUID: 8, Seqno: 8}},
 			"1/8:3 7/8:9 7/9:5"},
 		"one is lost":   {errcode.TokenLost, []wire.LostWrite{lost(old)}, "1/8:3 7/9:5"},
@@ -451,8 +452,8 @@ func TestWritesOutliveErrors(t *testing.T) {
 			if !errors.As(err, &refused) || refused.Code != c.code {
 				t.Errorf("%v", err)
 			}
-			if n := len(asked.ScanVectors["w"]["7"]); n != 4 {
-				t.Errorf("two branches are asked for by %s", asked.ScanVectors)
+			if n := len(sent.ScanVectors["w"]["7"]); n != 4 {
+				t.Errorf("the tokens of two branches: %s", sent.ScanVectors)
 			}
 			var got []string
 			for at, seqno := range s.pending("w")["w"] {
@@ -469,9 +470,9 @@ func TestWritesOutliveErrors(t *testing.T) {
 // TestScanWithoutDeadlineIsNotRetriedForever: a scan without a deadline fails after a while, with the cause; one with
 // a deadline, and other calls, continue until then.
 func TestScanWithoutDeadlineIsNotRetriedForever(t *testing.T) {
-	var asked atomic.Int64
+	var requests atomic.Int64
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		asked.Add(1)
+		requests.Add(1)
 		rpc.WriteProblem(w, rpc.Refuse(errcode.Timeout, "the session has already read timestamp 6"))
 	}))
 	defer srv.Close()
@@ -490,12 +491,12 @@ func TestScanWithoutDeadlineIsNotRetriedForever(t *testing.T) {
 	waits := func(what string, call func(context.Context) error) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
-		before := asked.Load()
+		before := requests.Load()
 		if what == "a deadline" {
 			ctx, cancel = context.WithTimeout(t.Context(), time.Hour)
 		}
 		cl.Waiting = func(error) {
-			if asked.Load() > before+3 {
+			if requests.Load() > before+3 {
 				cancel()
 			}
 		}

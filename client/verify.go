@@ -15,18 +15,18 @@ import (
 	"tidemark/wire"
 )
 
-// errEnough is wrapped to stop retrying, although the answer may be different later.
-var errEnough = errors.New("the limit of attempts is reached")
+// errRetryLimit is wrapped to stop retrying, although a later attempt might succeed.
+var errRetryLimit = errors.New("the limit of attempts is reached")
 
-// patience bounds the retries of a request that is refused all the time. It is used by one call.
-type patience struct {
+// refusalLimit bounds the retries of a request that is refused each time. It is for one call.
+type refusalLimit struct {
 	limit time.Duration
-	since time.Time // of the first of consecutive refusals
+	since time.Time // of the first of consecutive retryLimit
 }
 
-// judge returns the error of an attempt, or after too long one that ends the retries. A busy server does not count as
-// a refusal.
-func (p *patience) judge(q question, server string, err error) error {
+// check returns the error of an attempt, or, if the requests have been refused for too long, one that ends the
+// retries. A busy server does not count as a refusal.
+func (p *refusalLimit) check(q operation, server string, err error) error {
 	var problem *wire.Problem
 	switch {
 	case p == nil || errors.As(err, &problem) && !problem.Temporary():
@@ -40,8 +40,8 @@ func (p *patience) judge(q question, server string, err error) error {
 	if time.Since(p.since) < p.limit {
 		return err
 	}
-	return fmt.Errorf("%w: %w for %s %s in %s; %s was asked last: %w", ErrUnavailable, errEnough, q.op, q.of, p.limit,
-		server, err)
+	return fmt.Errorf("%w: %w for %s %s in %s; the last attempt was at %s: %w", ErrUnavailable, errRetryLimit, q.op,
+		q.of, p.limit, server, err)
 }
 
 // verifyTries bounds the attempts of a verification that is cut off before it has found a difference.
@@ -51,7 +51,7 @@ const verifyTries = 3
 // and with the progress as they arrive (docs/scans.md); an error of each ends the verification. End.Differences is 0
 // if they agree. An error means that the verification did not finish, whatever was found before. If it cannot begin,
 // because something that it needs is unavailable, it is retried for a minute; after that the error wraps
-// ErrUnavailable and names the cause. If it is cut off, because a server falls silent, and has not reported a
+// ErrUnavailable and names the cause. If it is cut off, because a server hangs, and has not reported a
 // difference, it is started anew, progress included, up to three attempts in total. A busy server is retried until
 // ctx ends.
 func (c *Client) Verify(ctx context.Context, ref string, req v1.VerifyRequest,
@@ -81,8 +81,8 @@ type verifying struct {
 
 // verify makes one attempt.
 func (c *Client) verify(ctx context.Context, ref string, body []byte, v *verifying) (v1.VerifyEnd, error) {
-	rows, err := c.lines(ctx, question{op: "verify", of: ref}, "/v1/indexes/"+ref+":verify", http.Header{}, body,
-		&patience{limit: c.enough})
+	rows, err := c.lines(ctx, operation{op: "verify", of: ref}, "/v1/indexes/"+ref+":verify", http.Header{}, body,
+		&refusalLimit{limit: c.verifyRetryFor})
 	if err != nil {
 		return v1.VerifyEnd{}, err
 	}

@@ -21,7 +21,7 @@ func TestVerifyRetriesAreBounded(t *testing.T) {
 	defer cancel()
 	verify := func(url string) error {
 		c := newClient(t, url)
-		c.enough = time.Millisecond
+		c.verifyRetryFor = time.Millisecond
 		_, err := c.Verify(ctx, "b/n", v1.VerifyRequest{}, func(v1.VerifyLine) error { return nil })
 		return err
 	}
@@ -36,13 +36,13 @@ func TestVerifyRetriesAreBounded(t *testing.T) {
 		err := verify(url)
 		if !errors.Is(err, ErrUnavailable) || ctx.Err() != nil || !strings.Contains(err.Error(), step.want) ||
 			!strings.Contains(err.Error(), url) {
-			t.Errorf("%s: %v, want what %s said", what, err, url)
+			t.Errorf("%s: %v, want the answer of %s", what, err, url)
 		}
 	}
 	no, busy := refuse(503, errcode.Unavailable), refuse(503, errcode.Busy)
 	s, url := serve(t, no, busy, no, busy, busy, busy, no, text(`{"end":{"differences":0}}`+"\n"))
-	if err := verify(url); err != nil || len(s.asked()) != 8 {
-		t.Errorf("behind another one: %v, asked %d times", err, len(s.asked()))
+	if err := verify(url); err != nil || len(s.requests()) != 8 {
+		t.Errorf("behind another one: %v, %d requests", err, len(s.requests()))
 	}
 	_, url = serve(t, refuse(404, "UNKNOWN_INDEX"))
 	if err := verify(url); err == nil || errors.Is(err, ErrUnavailable) {
@@ -63,9 +63,9 @@ func TestCutVerificationIsRestarted(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	}
 	for name, c := range map[string]struct {
-		steps []http.HandlerFunc
-		asked int
-		err   string
+		steps    []http.HandlerFunc
+		requests int
+		err      string
 	}{
 		"cut, then whole": {[]http.HandlerFunc{half, text(progress + gone), text(progress + end)}, 3, ""},
 		"half a line":     {[]http.HandlerFunc{torn, text(progress + end[:9]), text(progress + end)}, 3, ""},
@@ -76,9 +76,9 @@ func TestCutVerificationIsRestarted(t *testing.T) {
 	} {
 		s, url := serve(t, c.steps...)
 		_, err := newClient(t, url).Verify(t.Context(), "b/n", v1.VerifyRequest{}, func(v1.VerifyLine) error { return nil })
-		if n := len(s.asked()); n != c.asked || (err == nil) != (c.err == "") ||
+		if n := len(s.requests()); n != c.requests || (err == nil) != (c.err == "") ||
 			err != nil && !strings.Contains(err.Error(), c.err) {
-			t.Errorf("%s: asked %d times, want %d; %v, want %q", name, n, c.asked, err, c.err)
+			t.Errorf("%s: %d requests, want %d; %v, want %q", name, n, c.requests, err, c.err)
 		}
 	}
 }

@@ -92,7 +92,7 @@ func (w *watching) run(ctx context.Context) error {
 			return err
 		case ctx.Err() != nil:
 			if !w.hasAny() {
-				return question{op: "watch", of: "the cluster"}.gaveUp(ctx, server, err, before)
+				return operation{op: "watch", of: "the cluster"}.contextError(ctx, server, err, before)
 			}
 			return ctx.Err()
 		case final(err):
@@ -104,7 +104,7 @@ func (w *watching) run(ctx context.Context) error {
 			backoff = firstBackoff
 		}
 		c.next.CompareAndSwap(at, at+1)
-		if attempt%len(c.servers) == 0 { // every server was asked
+		if attempt%len(c.servers) == 0 { // every server was tried
 			pause(ctx, &backoff)
 		}
 	}
@@ -148,7 +148,7 @@ func (w *watching) stream(ctx context.Context, server string) error {
 	if w.opened != nil {
 		w.opened()
 	}
-	e := serverEvents{from: bufio.NewReaderSize(&patientReader{answer.Body, lost, w.silence}, 16<<10)}
+	e := serverEvents{from: bufio.NewReaderSize(&watchedReader{answer.Body, lost, w.silence}, 16<<10)}
 	for {
 		if err := e.next(); err != nil {
 			return fmt.Errorf("the event stream of %s has ended: %w", server, err)
@@ -192,15 +192,15 @@ func (e *serverEvents) next() error {
 	}
 }
 
-// patientReader restarts the timer for a silent stream whenever something is read: a snapshot is one line, and may take
+// watchedReader restarts the timer for a silent stream whenever something is read: a snapshot is one line, and may take
 // longer than the timer allows.
-type patientReader struct {
+type watchedReader struct {
 	from    io.Reader
 	lost    *time.Timer
 	silence time.Duration
 }
 
-func (h *patientReader) Read(p []byte) (int, error) {
+func (h *watchedReader) Read(p []byte) (int, error) {
 	n, err := h.from.Read(p)
 	if n > 0 {
 		h.lost.Reset(h.silence)

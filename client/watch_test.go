@@ -39,7 +39,7 @@ func stream(hang bool, events ...string) http.HandlerFunc {
 	}
 }
 
-// TestWatchResumesWithoutGaps: across ends, errors, refusals, silence and repetitions there is one gapless sequence.
+// TestWatchResumesWithoutGaps: across ends, errors, retryLimit, silence and repetitions there is one gapless sequence.
 func TestWatchResumesWithoutGaps(t *testing.T) {
 	t.Parallel()
 	const silence = 3 * time.Second // longer than a busy machine delays an event
@@ -69,12 +69,12 @@ func TestWatchResumesWithoutGaps(t *testing.T) {
 	if fmt.Sprint(seen) != fmt.Sprint(want) {
 		t.Fatalf("%q", seen)
 	}
-	var asked []string
-	for _, r := range s.asked() {
-		asked = append(asked, r.URL.Query().Get("since"))
+	var positions []string
+	for _, r := range s.requests() {
+		positions = append(positions, r.URL.Query().Get("since"))
 	}
-	if got := strings.Join(asked, " "); got != "  6@c.1 6@c.1 9@c.1 9@c.1 9@c.1" {
-		t.Fatalf("asked since %q", got)
+	if got := strings.Join(positions, " "); got != "  6@c.1 6@c.1 9@c.1 9@c.1 9@c.1" {
+		t.Fatalf("requested since %q", got)
 	}
 }
 
@@ -86,15 +86,15 @@ func TestWatchEnds(t *testing.T) {
 		"bad request": {refuse(400, errcode.BadRequest), nil},
 		"no stream":   {text("{}"), ErrAnswer},
 		"bad data":    {stream(true, "event: change\ndata: {\n\n"), ErrAnswer},
-		"nobody":      {refuse(503, errcode.Unavailable), ErrUnavailable},
+		"unavailable": {refuse(503, errcode.Unavailable), ErrUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, url := serve(t, tc.step)
-			patience := time.Minute
+			limit := time.Minute
 			if errors.Is(tc.want, ErrUnavailable) { // it retries until then
-				patience = 300 * time.Millisecond
+				limit = 300 * time.Millisecond
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
 			n := 0
 			for _, err := range newClient(t, url).Watch(ctx, "", "index") {
@@ -219,11 +219,11 @@ func TestSlowLoopBodyKeepsTheStream(t *testing.T) {
 	})
 }
 
-// TestStreamsThatEndAtOnceAreRetriedWithPauses: servers whose streams end as soon as they have begun are asked again
+// TestStreamsThatEndAtOnceAreRetriedWithPauses: servers whose streams end as soon as they have begun are tried again
 // after pauses that grow, unless something new arrived.
 func TestStreamsThatEndAtOnceAreRetriedWithPauses(t *testing.T) {
 	const servers = 2
-	rare, often := servers*int(time.Minute/mostBackoff), servers*int(time.Minute/firstBackoff)
+	rare, often := servers*int(time.Minute/maxBackoff), servers*int(time.Minute/firstBackoff)
 	for _, tc := range []struct {
 		name        string
 		of          func(n int) string // what the n-th connection sends
@@ -268,7 +268,7 @@ func TestPages(t *testing.T) {
 	if err != nil || list.CAS != 7 || len(list.Indexes) != 3 || list.Next != "" {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	if got := s.asked()[0].URL.RawQuery + " " + s.asked()[1].URL.RawQuery; got != "bucket=a+b after=2&bucket=a+b" {
+	if got := s.requests()[0].URL.RawQuery + " " + s.requests()[1].URL.RawQuery; got != "bucket=a+b after=2&bucket=a+b" {
 		t.Fatal(got)
 	}
 	_, url = serve(t, text(`{"cas":7,"indexes":[{"id":"1","state":"pending"}],"next":"1"}`))
@@ -285,7 +285,7 @@ func TestPagesOfStreams(t *testing.T) {
 	if err != nil || len(list.Streams) != 3 || list.Next != "" {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	if got := s.asked()[1].URL.RawQuery; got != "after=b%2F1" {
+	if got := s.requests()[1].URL.RawQuery; got != "after=b%2F1" {
 		t.Fatal(got)
 	}
 	_, url = serve(t, first)

@@ -14,7 +14,8 @@ import (
 // that other errors and timeouts are unchanged.
 func TestInterrupted(t *testing.T) {
 	ctx, end := context.WithCancelCause(t.Context())
-	late := fmt.Errorf("%w: %w while waiting for drop w/i; m was asked", client.ErrUnavailable, context.Canceled)
+	late := fmt.Errorf("%w: %w while waiting for drop w/i; the last attempt was at m", client.ErrUnavailable,
+		context.Canceled)
 	if got := interrupted(ctx, late); !errors.Is(got, late) || got.Error() != late.Error() {
 		t.Errorf("before the signal: %v", got)
 	}
@@ -25,7 +26,7 @@ func TestInterrupted(t *testing.T) {
 	}{
 		{ctx.Err(), "interrupted"},
 		{context.Cause(ctx), "interrupted"},
-		{late, "interrupted while waiting for drop w/i; m was asked"},
+		{late, "interrupted while waiting for drop w/i; the last attempt was at m"},
 		{fmt.Errorf("no map: %w", context.Cause(ctx)), "interrupted: no map"},
 		{fmt.Errorf("1 of 2 are ready: %w; the build goes on", ctx.Err()), "interrupted: 1 of 2 are ready; the build goes on"},
 	} {

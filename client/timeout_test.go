@@ -37,7 +37,7 @@ func answerOf(media string, body io.Reader) *http.Response {
 // TestClientWaitsAsLongAsManagersMayTake: the client waits as long as a manager may take, and announces no less to
 // the manager.
 func TestClientWaitsAsLongAsManagersMayTake(t *testing.T) {
-	for name, ask := range map[string]func(ctx context.Context, c *Client) error{
+	for name, call := range map[string]func(ctx context.Context, c *Client) error{
 		"statistics": func(ctx context.Context, c *Client) error {
 			_, err := c.Statistics(ctx, Ref("b", "i"), v1.StatisticsRequest{})
 			return err
@@ -67,9 +67,9 @@ func TestClientWaitsAsLongAsManagersMayTake(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				asked := 0
+				requests := 0
 				c := newVirtual(t, func(r *http.Request) (*http.Response, error) {
-					asked++
+					requests++
 					limit := v1.TimeoutOf(r.Method, r.URL.Path)
 					if ms, err := strconv.ParseInt(r.Header.Get("Tidemark-Timeout-Ms"), 10, 64); err != nil ||
 						ms < limit.Milliseconds() {
@@ -82,9 +82,9 @@ func TestClientWaitsAsLongAsManagersMayTake(t *testing.T) {
 						return nil, r.Context().Err()
 					}
 				}, "http://m")
-				c.Waiting = func(err error) { t.Fatalf("another one is asked: %v", err) }
-				if err := ask(t.Context(), c); err != nil || asked != 1 {
-					t.Errorf("asked %d times: %v", asked, err)
+				c.Waiting = func(err error) { t.Fatalf("the call is retried: %v", err) }
+				if err := call(t.Context(), c); err != nil || requests != 1 {
+					t.Errorf("%d requests: %v", requests, err)
 				}
 			})
 		})
