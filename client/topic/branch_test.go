@@ -10,8 +10,8 @@ import (
 )
 
 // An event that was still being handled when its stream was given up moves the position; a stream that was requested
-// from an earlier position is only accepted if that event is on its branch. Otherwise KV is asked again, and answers
-// with the seqno to roll back to: the new branch may have something else at the same seqno.
+// from an earlier position is only accepted if that event is on its branch. Otherwise it is requested again, and KV
+// answers with the seqno to roll back to: the new branch may have something else at the same seqno.
 func TestEventOfAbandonedBranchRollsBack(t *testing.T) {
 	for name, tc := range map[string]struct {
 		log   timestamp.FailoverLog
@@ -21,7 +21,7 @@ func TestEventOfAbandonedBranchRollsBack(t *testing.T) {
 		"a branch from there on":     {timestamp.FailoverLog{{VBUUID: 8, Seqno: 5}, {VBUUID: 7}}, true},
 		"a branch from later on":     {timestamp.FailoverLog{{VBUUID: 8, Seqno: 9}, {VBUUID: 7}}, true},
 		"a branch without the event": {timestamp.FailoverLog{{VBUUID: 8, Seqno: 4}, {VBUUID: 7}}, false},
-		"a log that knows nothing":   {timestamp.FailoverLog{{VBUUID: 8, Seqno: 0}}, false},
+		"a log without the branch":   {timestamp.FailoverLog{{VBUUID: 8, Seqno: 0}}, false},
 		"a branch before the last": {timestamp.FailoverLog{{VBUUID: 9, Seqno: 6}, {VBUUID: 8, Seqno: 4}, {VBUUID: 7}},
 			false},
 		"two branches, both later on": {timestamp.FailoverLog{{VBUUID: 9, Seqno: 6}, {VBUUID: 8, Seqno: 5}, {VBUUID: 7}},
@@ -52,7 +52,7 @@ func TestEventOfAbandonedBranchRollsBack(t *testing.T) {
 				v.at.VBUUID != tc.log.Newest()):
 				t.Errorf("got %v, %+v", seqnos, v)
 			case !tc.taken && (len(seqnos) != 0 || v.request != 0 || v.owner != nil || v.at.VBUUID != 7 || v.at.Seqno != 5):
-				t.Errorf("got %v, %+v: want it to be asked for anew", seqnos, v)
+				t.Errorf("got %v, %+v: want it to be requested anew", seqnos, v)
 			}
 		})
 	}

@@ -24,7 +24,7 @@ func TestPermanentRefusalsEndSubscription(t *testing.T) {
 	}{
 		{rpc.Refuse(errcode.NotFound, "no bucket b"), true},
 		{rpc.Refuse(errcode.Forbidden, "want a certificate of role indexer"), true},
-		{rpc.Refuse(errcode.Unauthenticated, "a certificate is wanted"), true},
+		{rpc.Refuse(errcode.Unauthenticated, "a certificate is required"), true},
 		{rpc.Refuse(errcode.BucketNotInKV, "no bucket b"), true},
 		{rpc.Refuse(errcode.BucketGone, "bucket b has uuid v here"), true},
 		{rpc.Refuse(errcode.BadRequest, "vbucket 3 is named twice"), true},
@@ -41,11 +41,11 @@ func TestPermanentRefusalsEndSubscription(t *testing.T) {
 				if err := s.refused("p1", tc.err); err != nil {
 					t.Errorf("%v is final at once: %v", tc.err, err)
 				}
-				time.Sleep(missingPatience - time.Nanosecond)
+				time.Sleep(missingTimeout - time.Nanosecond)
 			}
 			time.Sleep(time.Nanosecond)
 			if err := s.refused("p1", tc.err); (err != nil) != tc.final || tc.final && !errors.Is(err, tc.err) {
-				t.Errorf("%v for more than %v: %v, want final %v", tc.err, missingPatience, err, tc.final)
+				t.Errorf("%v for more than %v: %v, want final %v", tc.err, missingTimeout, err, tc.final)
 			}
 			if lines := strings.Count(log.String(), "trying again"); lines != 1 {
 				t.Errorf("the log has %v %d times, want once until something else is wrong:\n%s", tc.err, lines, &log)
@@ -62,24 +62,24 @@ func TestPermanentRefusalsEndSubscription(t *testing.T) {
 // TestTemporaryRefusalsAreRetried: temporary refusals end nothing, however far apart they are: while another
 // projector accepts the subscription, when everything is begun, or with other errors in between.
 func TestTemporaryRefusalsAreRetried(t *testing.T) {
-	lags := rpc.Refuse(errcode.NotFound, "definitions revision 7")
+	notYet := rpc.Refuse(errcode.NotFound, "definitions revision 7")
 	round := func(t *testing.T, s *Subscription, reply *wire.Subscription, by ...string) {
 		t.Helper()
 		reqs := map[string]*wire.Subscribe{}
 		for _, addr := range []string{"a", "b"} {
-			if reqs[addr], _ = s.wanted(addr); reqs[addr] == nil {
-				t.Fatalf("%s is not asked", addr)
+			if reqs[addr], _ = s.nextRequest(addr); reqs[addr] == nil {
+				t.Fatalf("nothing is requested from %s", addr)
 			}
 		}
 		for _, addr := range by {
 			var err error
 			if addr == "b" || reply == nil {
-				err = s.answered(t.Context(), addr, reqs[addr], nil, lags)
+				err = s.answered(t.Context(), addr, reqs[addr], nil, notYet)
 			} else {
 				err = s.answered(t.Context(), addr, reqs[addr], reply, nil)
 			}
 			if err != nil {
-				t.Fatalf("a moment's refusal ends the subscription: %v", err)
+				t.Fatalf("a temporary refusal ends the subscription: %v", err)
 			}
 		}
 	}
@@ -89,10 +89,10 @@ func TestTemporaryRefusalsAreRetried(t *testing.T) {
 	}
 	some := &wire.Subscription{ClusterID: "c", BucketUUID: "u", VBuckets: 2, Results: all.Results[:1]}
 	synctest.Test(t, func(t *testing.T) {
-		s := asking(t, &hosts{}, at("a", "b"))
+		s := requesting(t, &hosts{}, at("a", "b"))
 		for range 3 {
 			for _, by := range [][]string{{"a", "b"}, {"b", "a"}} {
-				round(t, s, all, by...) // b does not have the index yet; a brings the vbuckets
+				round(t, s, all, by...) // b does not have the index yet; a delivers the vbuckets
 				time.Sleep(time.Hour)
 				s.vbuckets[0].ended(time.Now())
 				time.Sleep(maxPause)
@@ -105,17 +105,17 @@ func TestTemporaryRefusalsAreRetried(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		s := asking(t, &hosts{}, at("a", "b"))
+		s := requesting(t, &hosts{}, at("a", "b"))
 		for range 3 {
 			round(t, s, nil, "a", "b")
 			_ = s.refused("a", errors.New("connection refused"))
-			s.found(places{addrs: []string{"a"}})
-			time.Sleep(missingPatience)
+			s.found(projectorList{addrs: []string{"a"}})
+			time.Sleep(missingTimeout)
 		}
 		round(t, s, nil, "a")
-		time.Sleep(missingPatience)
-		if err := s.refused("a", lags); !errors.Is(err, lags) {
-			t.Errorf("after %v: %v", missingPatience, err)
+		time.Sleep(missingTimeout)
+		if err := s.refused("a", notYet); !errors.Is(err, notYet) {
+			t.Errorf("after %v: %v", missingTimeout, err)
 		}
 	})
 }
@@ -139,12 +139,12 @@ func (r *recreated) Subscribe(ctx context.Context, addr string, req *wire.Subscr
 // answers show it; nothing of the other bucket counts.
 func TestRecreatedBucketEndsSubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &recreated{hosts{begin: map[string][]uint16{"a": {0}, "b": {1}}, vbuckets: 2, asked: map[string]int{}}}
-		s := asking(t, r, at("a", "b"))
+		r := &recreated{hosts{begin: map[string][]uint16{"a": {0}, "b": {1}}, vbuckets: 2, requests: map[string]int{}}}
+		s := requesting(t, r, at("a", "b"))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-		err := s.ask(ctx)
+		err := s.requestLoop(ctx)
 		if !errors.Is(err, ErrRecreated) {
-			t.Errorf("after an hour, and %v requests: %v, want %v", r.asked, err, ErrRecreated)
+			t.Errorf("after an hour, and %v requests: %v, want %v", r.requests, err, ErrRecreated)
 		}
 		if s.vbuckets[1].request != 0 {
 			t.Error("a stream of the other bucket counts")

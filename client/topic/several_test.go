@@ -30,7 +30,7 @@ func streams(t *testing.T, id string, admins ...string) (open []int) {
 	for i, admin := range admins {
 		list, err := c.Topics(t.Context(), admin)
 		for began := time.Now(); err != nil; list, err = c.Topics(t.Context(), admin) { // one query may take 2 s
-			if time.Since(began) > patience {
+			if time.Since(began) > hangLimit {
 				t.Fatal(err)
 			}
 		}
@@ -46,7 +46,7 @@ func streams(t *testing.T, id string, admins ...string) (open []int) {
 func awaitStreams(t *testing.T, id string, want []int, admins ...string) {
 	t.Helper()
 	var got []int
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(hangLimit); ; time.Sleep(5 * time.Millisecond) {
 		if got = streams(t, id, admins...); slices.Equal(got, want) {
 			return
 		}
@@ -105,7 +105,7 @@ func TestSeveralProjectorsAtOneNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop := running(t, sub.Run)
-	for deadline := time.Now().Add(patience); sub.Indexes() == nil; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(hangLimit); sub.Indexes() == nil; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the first projector does not answer")
 		}
@@ -116,7 +116,7 @@ func TestSeveralProjectorsAtOneNode(t *testing.T) {
 	write(40, 80)
 	seen.await(t, want)
 	if got := streams(t, "audit", one, two); !slices.Equal(got, []int{4, 4}) {
-		t.Errorf("%v streams are open when all is well", got)
+		t.Errorf("%v streams are open while both projectors run", got)
 	}
 	stopOne()
 	write(80, 120)
@@ -178,7 +178,7 @@ func TestTopicsOfAKilledSubscriber(t *testing.T) {
 	if got := streams(t, "auditor", admin); !slices.Equal(got, []int{vbuckets}) {
 		t.Errorf("another subscription has %v streams", got)
 	}
-	// A projector that could not be asked is detected by the data it sends, also if the clock was set back since.
+	// A projector that could not be reached is detected by the data it sends, even if the clock has been set back since.
 	for _, counter := range []time.Time{time.Unix(0, 9), time.Now().Add(20 * time.Second), time.Now().Add(time.Hour)} {
 		subscribe(counter, listen)
 		awaitStreams(t, "audit", []int{3 * vbuckets}, admin)

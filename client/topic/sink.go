@@ -69,19 +69,19 @@ func (k *sink) take() (taken func()) {
 		defer k.s.mu.Unlock()
 		delete(k.s.taking, k)
 		now := time.Now()
-		if now.Sub(began) < askInterval {
+		if now.Sub(began) < requestInterval {
 			return
 		}
 		for vb := range k.s.vbuckets {
-			if k.brings(uint16(vb)) {
+			if k.carries(uint16(vb)) {
 				k.s.vbuckets[vb].idle = now
 			}
 		}
 	}
 }
 
-// brings reports whether a vbucket's stream arrives on this connection. The caller holds the lock.
-func (k *sink) brings(vb uint16) bool {
+// carries reports whether a vbucket's stream arrives on this connection. The caller holds the lock.
+func (k *sink) carries(vb uint16) bool {
 	return k.s.vbuckets[vb].request == k.request && vb%k.hello.Connections == k.hello.Connection
 }
 
@@ -110,7 +110,7 @@ func (s *Subscription) awaitAnswer(ctx context.Context, request uint64) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-late.C:
-		return errors.New("the subscription was not answered yet: try again")
+		return errors.New("the request for this topic has no answer yet: try again")
 	}
 }
 
@@ -160,10 +160,10 @@ func (k *sink) admit(ctx context.Context, ev *keyversion.Event) (wanted bool, er
 	}
 	v := &s.vbuckets[ev.VBucket]
 	request := ev.Incarnation.Counter
-	s.runs(ev)
+	s.noteStreams(ev)
 	switch {
 	case v.request != request && (ev.Kind != keyversion.StreamBegin || !v.begins(request)):
-		s.stray(ctx, request)
+		s.stopStray(ctx, request)
 		return false, nil // of a stream that was given up
 	case ev.Kind == keyversion.StreamBegin:
 		return false, k.begin(v, ev)
@@ -175,11 +175,11 @@ func (k *sink) admit(ctx context.Context, ev *keyversion.Event) (wanted bool, er
 	case v.owner == nil:
 		return false, nil // it has not begun on this connection
 	}
-	return v.at.isBehind(ev), nil
+	return v.at.precedes(ev), nil
 }
 
-// isBehind reports whether an event is new after position p.
-func (p Position) isBehind(ev *keyversion.Event) bool {
+// precedes reports whether an event is new after position p.
+func (p Position) precedes(ev *keyversion.Event) bool {
 	if ev.Kind == keyversion.Sync && ev.Seqno == p.Seqno {
 		return p.Window != timestamp.Window{Start: ev.Seqno, End: ev.Seqno}
 	}
@@ -189,14 +189,14 @@ func (p Position) isBehind(ev *keyversion.Event) bool {
 // begin starts the requested stream on this connection.
 func (k *sink) begin(v *vbucket, ev *keyversion.Event) error {
 	if ev.Begin.Start > v.at.Seqno {
-		v.none()
+		v.reset()
 		return fmt.Errorf("%w: vbucket %d continues after %d, but the last handled seqno is "+
 			"%d", errGap, ev.VBucket, ev.Begin.Start,
 			v.at.Seqno)
 	}
 	if ev.Begin.Start < v.at.Seqno && ev.VBUUID != v.at.VBUUID && !ev.Begin.Log.Valid(v.at.VBUUID, v.at.Seqno) {
 		// Between the request and this BEGIN, an event of the previous stream was handled, on a branch that KV has left.
-		v.none() // requested again: KV answers with the seqno to roll back to
+		v.reset() // requested again: KV answers with the seqno to roll back to
 		return nil
 	}
 	v.owner = k
@@ -206,8 +206,8 @@ func (k *sink) begin(v *vbucket, ev *keyversion.Event) error {
 	return nil
 }
 
-// runs records which streams a topic has, by the events it sends. The caller holds the lock.
-func (s *Subscription) runs(ev *keyversion.Event) {
+// noteStreams records which streams a topic has, by the events it sends. The caller holds the lock.
+func (s *Subscription) noteStreams(ev *keyversion.Event) {
 	r := s.requests[ev.Incarnation.Counter]
 	switch {
 	case r == nil:

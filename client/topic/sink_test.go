@@ -51,8 +51,8 @@ func TestStreamsBehindTheHandlerAreNotRequestedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Subscription{user: newUser(), taking: map[*sink]struct{}{}, known: make(chan struct{}),
 			cfg: Config{ID: "a"}, loop: loop{next: 9}}
-		goOn := make(chan struct{})
-		s.cfg.Handle = func(context.Context, *keyversion.Event) error { <-goOn; return nil }
+		proceed := make(chan struct{})
+		s.cfg.Handle = func(context.Context, *keyversion.Event) error { <-proceed; return nil }
 		began := time.Now()
 		s.begin(&wire.Subscription{VBuckets: 6})
 		for vb := range s.vbuckets {
@@ -69,41 +69,41 @@ func TestStreamsBehindTheHandlerAreNotRequestedAgain(t *testing.T) {
 		ev.Incarnation.Counter = 8
 		done := make(chan error, 1)
 		go func() { done <- k.Receive(t.Context(), &keyversion.Batch{Events: []keyversion.Event{ev}}, func() {}) }()
-		unfed := func() (all []int) {
+		due := func() (all []int) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			for vb := range s.vbuckets {
-				if s.isUnfed(uint16(vb), time.Now()) {
+				if s.needsRequest(uint16(vb), time.Now()) {
 					all = append(all, vb)
 				}
 			}
 			return all
 		}
 		for _, tc := range []struct {
-			after time.Duration
-			goOn  bool
-			want  string
-		}{{after: beginPatience, want: "[]"}, {after: time.Millisecond, want: "[0 2 4 5]"},
-			{after: time.Hour, goOn: true, want: "[0 2 4 5]"}, {after: beginPatience, want: "[0 2 4 5]"},
+			after   time.Duration
+			proceed bool
+			want    string
+		}{{after: beginTimeout, want: "[]"}, {after: time.Millisecond, want: "[0 2 4 5]"},
+			{after: time.Hour, proceed: true, want: "[0 2 4 5]"}, {after: beginTimeout, want: "[0 2 4 5]"},
 			{after: time.Millisecond, want: "[0 2 3 4 5]"}} {
 			time.Sleep(tc.after)
-			if tc.goOn {
-				close(goOn)
+			if tc.proceed {
+				close(proceed)
 				if err := <-done; err != nil {
 					t.Fatal(err)
 				}
 			}
-			if got := fmt.Sprint(unfed()); got != tc.want {
-				t.Errorf("%v after it began, vbuckets %s are asked for, want %s", time.Since(began), got, tc.want)
+			if got := fmt.Sprint(due()); got != tc.want {
+				t.Errorf("%v after it began, vbuckets %s are requested, want %s", time.Since(began), got, tc.want)
 			}
 		}
 	})
 }
 
-// TestEarlierTopics checks which topics count as those of an earlier process: none that a process may have which began
-// later and still runs.
+// TestEarlierTopics checks which topics count as those of an earlier process: none that may belong to a process that
+// began later and still runs.
 func TestEarlierTopics(t *testing.T) {
-	s := asking(t, &hosts{}, at("a"))
+	s := requesting(t, &hosts{}, at("a"))
 	synctest.Test(t, func(t *testing.T) {
 		s.first = uint64(time.Now().UnixNano())
 		s.next = s.first + 3
@@ -162,12 +162,12 @@ func TestConnectionEndsWhileHandlerRuns(t *testing.T) {
 }
 
 // TestNoEventsAfterAnError: after the function has failed it is not called any more, whatever arrives on other
-// connections, nor is that for rollbacks.
+// connections, and neither is Rollback.
 func TestNoEventsAfterAnError(t *testing.T) {
 	bad := errors.New("bad")
 	for _, rollback := range []bool{false, true} {
 		calls := 0
-		s := asking(t, &hosts{}, at("a"))
+		s := requesting(t, &hosts{}, at("a"))
 		s.cfg.Handle = func(context.Context, *keyversion.Event) error { calls++; return bad }
 		s.cfg.Rollback = func(context.Context, uint16, uint64) error { calls++; return bad }
 		s.begin(&wire.Subscription{VBuckets: 2})

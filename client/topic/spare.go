@@ -22,7 +22,7 @@ func (s *Subscription) trim(ctx context.Context) {
 		}
 		var spare []uint16
 		for vb := range r.streams {
-			if v := &s.vbuckets[vb]; v.request != n && !slices.Contains(v.asked, n) {
+			if v := &s.vbuckets[vb]; v.request != n && !slices.Contains(v.candidates, n) {
 				spare = append(spare, vb)
 			}
 		}
@@ -35,7 +35,7 @@ func (s *Subscription) trim(ctx context.Context) {
 	}
 }
 
-// cut asks a projector to end streams of a topic that are not needed.
+// cut ends streams of a topic that are not needed.
 func (s *Subscription) cut(ctx context.Context, r *request, spare []uint16) {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
@@ -55,7 +55,7 @@ func (s *Subscription) cut(ctx context.Context, r *request, spare []uint16) {
 }
 
 // sweep ends topics of an earlier process with the same id: a process that was killed has not stopped them, and they
-// stay open if this process listens at the same address, or if they retry forever. Each projector is asked once, and
+// stay open if this process listens at the same address, or if they retry forever. It queries each projector once, and
 // again if data of such a topic arrives.
 func (s *Subscription) sweep(ctx context.Context) {
 	now := time.Now()

@@ -29,11 +29,11 @@ func newRequest(addr string, req *wire.Subscribe) *request {
 	return &request{addr: addr, topic: "/backfill/" + req.ID, streams: map[uint16]bool{}}
 }
 
-// forget stops topics that no vbucket uses any more, among those that were answered. A topic without streams has
+// forget stops those of the answered topics that no vbucket uses any more. A topic without streams has
 // ended.
 func (s *Subscription) forget(ctx context.Context) {
 	waits := map[uint64]bool{}
-	for _, n := range s.waits {
+	for _, n := range s.pending {
 		waits[n] = true
 	}
 	s.mu.Lock()
@@ -83,8 +83,8 @@ func (s *Subscription) giveUp(ctx context.Context, old []uint64) {
 	_ = g.Wait()
 }
 
-// stray stops the topic of a request that was given up when an event of it arrives. The caller holds the lock.
-func (s *Subscription) stray(ctx context.Context, request uint64) {
+// stopStray stops the topic of a request that was given up when an event of it arrives. The caller holds the lock.
+func (s *Subscription) stopStray(ctx context.Context, request uint64) {
 	r := s.givenUp[request]
 	if r == nil || r.stopping {
 		return
@@ -108,7 +108,7 @@ func (s *Subscription) stopAll(ctx context.Context) {
 	_ = s.stop(ctx, all)
 }
 
-// stop asks projectors to stop topics, and returns the first failure.
+// stop stops topics, and returns the first failure.
 func (s *Subscription) stop(ctx context.Context, all []*request) error {
 	return s.stopOf(ctx, s.fence().ClusterID, all)
 }

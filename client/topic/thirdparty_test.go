@@ -18,7 +18,7 @@ import (
 // This subscriber is written from docs/projector.md and docs/protocol.md alone, and uses nothing of this module: an
 // HTTP/2 server, the frames byte by byte, the keys byte by byte.
 
-var errFormat = errors.New("not as docs/protocol.md says")
+var errFormat = errors.New("not as in docs/protocol.md")
 
 // cursor reads a body; err holds the first error.
 type cursor struct {
@@ -35,7 +35,7 @@ func (c *cursor) fail(what string) {
 
 func (c *cursor) take(n uint64) []byte {
 	if n > uint64(len(c.b)) {
-		c.fail(fmt.Sprintf("%d bytes wanted", n))
+		c.fail(fmt.Sprintf("%d bytes are needed", n))
 		return nil
 	}
 	out := c.b[:n]
@@ -102,8 +102,8 @@ func acknowledgement(number uint64) []byte {
 	return append(frame, body...)
 }
 
-// strangeEvent is an event of a batch.
-type strangeEvent struct {
+// wireEvent is an event of a batch.
+type wireEvent struct {
 	kind             byte
 	vbucket          uint64
 	vbuuid           uint64
@@ -122,14 +122,14 @@ const (
 )
 
 // events decodes a batch's body.
-func events(c *cursor, desc map[uint64][]bool) (all []strangeEvent, err error) {
-	var run strangeEvent
+func events(c *cursor, desc map[uint64][]bool) (all []wireEvent, err error) {
+	var run wireEvent
 	var lists [][]uint64
 	for len(c.b) > 0 && c.err == nil {
 		tag := c.one()
 		if tag&0x80 != 0 {
 			was := run.incarnation
-			run = strangeEvent{vbucket: c.n(), incarnation: was}
+			run = wireEvent{vbucket: c.n(), incarnation: was}
 			flags := c.one()
 			if run.vbuuid = c.u64(); flags&^1 != 0 {
 				c.fail("flags of a run")
@@ -229,7 +229,7 @@ func rest(c *cursor, lists *[][]uint64) []uint64 {
 	return (*lists)[no-1]
 }
 
-// thirdParty is a subscriber that records what it receives, and what contradicts the documents.
+// thirdParty is a subscriber that records what it receives, and what contradicts the docs.
 type thirdParty struct {
 	t       *testing.T
 	topic   string
@@ -248,12 +248,12 @@ type thirdParty struct {
 	most     int64 // largest value of bytes, without the newest frame
 	fullest  int64 // largest value of one connection
 	beats    int
-	pause    time.Duration // the longest between two signs of life of a connection: 0.5 s, or more on a busy machine
+	pause    time.Duration // the longest between two heartbeats of a connection: 0.5 s, or more on a busy machine
 	hold     bool          // nothing is acknowledged
 	cut      map[uint64]bool
 }
 
-const strangePath, strangeType = "/tidemark.Data/Stream", "application/grpc+tidemark-frame"
+const servicePath, contentType = "/tidemark.Data/Stream", "application/grpc+tidemark-frame"
 
 // newThirdParty listens. Connections in cut are closed at their first batch with a document, before it is
 // acknowledged.
@@ -268,7 +268,7 @@ func newThirdParty(t *testing.T, topic string, counter uint64, desc map[uint64][
 		t.Fatal(err)
 	}
 	s.addr = l.Addr().String()
-	server := &http.Server{Handler: s, Protocols: new(http.Protocols), ReadHeaderTimeout: patience}
+	server := &http.Server{Handler: s, Protocols: new(http.Protocols), ReadHeaderTimeout: hangLimit}
 	server.Protocols.SetUnencryptedHTTP2(true)
 	served := make(chan struct{})
 	go func() {
@@ -282,7 +282,7 @@ func newThirdParty(t *testing.T, topic string, counter uint64, desc map[uint64][
 	return s
 }
 
-func (s *thirdParty) complain(format string, args ...any) {
+func (s *thirdParty) report(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.wrong) < 20 {
@@ -304,8 +304,8 @@ func message(r io.Reader) ([]byte, error) {
 	return b, err
 }
 
-// strangeStream is one connection.
-type strangeStream struct {
+// wireStream is one connection.
+type wireStream struct {
 	s          *thirdParty
 	mu         sync.Mutex
 	w          http.ResponseWriter
@@ -314,11 +314,11 @@ type strangeStream struct {
 	unacked    int64
 	connection uint64
 	begun      map[uint64]bool
-	beat       time.Time // when it last sent a sign of life
+	beat       time.Time // when it last sent a heartbeat
 }
 
-// acknowledge sends what may be acknowledged: in any case a sign of life.
-func (c *strangeStream) acknowledge() {
+// acknowledge sends what may be acknowledged: it is also the heartbeat.
+func (c *wireStream) acknowledge() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.s.mu.Lock()
@@ -342,20 +342,20 @@ func (c *strangeStream) acknowledge() {
 
 // ServeHTTP is the gRPC method.
 func (s *thirdParty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.ProtoMajor != 2 || r.Method != http.MethodPost || r.URL.Path != strangePath ||
-		r.Header.Get("Content-Type") != strangeType {
-		s.complain("%s %s %s of %q", r.Proto, r.Method, r.URL.Path, r.Header.Get("Content-Type"))
+	if r.ProtoMajor != 2 || r.Method != http.MethodPost || r.URL.Path != servicePath ||
+		r.Header.Get("Content-Type") != contentType {
+		s.report("%s %s %s of %q", r.Proto, r.Method, r.URL.Path, r.Header.Get("Content-Type"))
 	}
-	w.Header().Set("Content-Type", strangeType)
+	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Trailer", "Grpc-Status")
 	defer w.Header().Set("Grpc-Status", "0")
-	c := &strangeStream{s: s, w: w, begun: map[uint64]bool{}}
+	c := &wireStream{s: s, w: w, begun: map[uint64]bool{}}
 	hello, err := message(r.Body)
 	if err == nil {
 		err = c.hello(hello)
 	}
 	if err != nil {
-		s.complain("hello: %v", err)
+		s.report("hello: %v", err)
 		return
 	}
 	c.acknowledge()
@@ -384,22 +384,22 @@ func (s *thirdParty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		frame, err := message(r.Body)
 		if err != nil {
 			if errors.Is(err, errFormat) {
-				s.complain("%v", err)
+				s.report("%v", err)
 			}
 			return
 		}
-		goOn, err := c.batch(frame)
+		proceed, err := c.batch(frame)
 		if err != nil {
-			s.complain("batch: %v", err)
+			s.report("batch: %v", err)
 			return
 		}
-		if !goOn {
+		if !proceed {
 			return
 		}
 	}
 }
 
-func (c *strangeStream) hello(frame []byte) error {
+func (c *wireStream) hello(frame []byte) error {
 	kind, number, b, err := opened(frame)
 	if err != nil {
 		return err
@@ -419,7 +419,7 @@ func (c *strangeStream) hello(frame []byte) error {
 }
 
 // batch processes a batch; it returns false if the connection is to be closed before acknowledging it.
-func (c *strangeStream) batch(frame []byte) (goOn bool, err error) {
+func (c *wireStream) batch(frame []byte) (proceed bool, err error) {
 	kind, number, body, err := opened(frame)
 	if err != nil {
 		return false, err
@@ -461,7 +461,7 @@ func (c *strangeStream) batch(frame []byte) (goOn bool, err error) {
 }
 
 // event processes an event; the caller holds both locks.
-func (c *strangeStream) event(e *strangeEvent) error {
+func (c *wireStream) event(e *wireEvent) error {
 	s := c.s
 	if e.incarnation != [3]uint64{0, 0, s.counter} {
 		return fmt.Errorf("%w: incarnation %v, the request's counter is %d", errFormat, e.incarnation, s.counter)
@@ -502,7 +502,7 @@ func (c *strangeStream) event(e *strangeEvent) error {
 // await waits for a condition that reads s under its lock.
 func (s *thirdParty) await(what string, ok func() bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(hangLimit); ; time.Sleep(5 * time.Millisecond) {
 		s.mu.Lock()
 		done, wrong := ok(), s.wrong
 		s.mu.Unlock()
@@ -515,7 +515,7 @@ func (s *thirdParty) await(what string, ok func() bool) {
 		if time.Now().After(deadline) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.t.Fatalf("not within %s: %s; %d hellos, %d begun, %d documents, %d bytes", patience, what, s.hellos, s.begun,
+			s.t.Fatalf("not within %s: %s; %d hellos, %d begun, %d documents, %d bytes", hangLimit, what, s.hellos, s.begun,
 				len(s.docs), s.bytes)
 		}
 	}

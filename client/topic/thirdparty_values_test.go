@@ -20,7 +20,7 @@ import (
 // directions, exactly, whatever connections it loses before it has acknowledged anything.
 func TestThirdPartySubscriber(t *testing.T) {
 	w := newWorld(t)
-	// What f1 is, as JSON, and as the subscriber prints it.
+	// Values of f1, as JSON and as the subscriber prints them.
 	values := map[string]string{
 		`null`: "null", `false`: "false", `true`: "true", `0`: "0", `-0.0`: "0", `1`: "1", `-1`: "-1", `0.5`: "1/2", `-2.75`: "-11/4", `1e3`: "1000",
 		`9007199254740991`: "9007199254740991", `9007199254740992`: "9007199254740992", `9007199254740993`: "9007199254740993", `-9007199254740993`: "-9007199254740993",
@@ -60,8 +60,8 @@ func TestThirdPartySubscriber(t *testing.T) {
 	put("text", `no JSON`)
 	want["text"] = map[uint64][]string{1: {}, 3: {}}
 
-	s := newThirdParty(t, "/backfill/strange", 1<<40+3, map[uint64][]bool{3: {false, true}}, 0, 1)
-	s.subscribe(w, "strange", `"by_f1","3"`)
+	s := newThirdParty(t, "/backfill/thirdparty", 1<<40+3, map[uint64][]bool{3: {false, true}}, 0, 1)
+	s.subscribe(w, "thirdparty", `"by_f1","3"`)
 	has := func() bool {
 		kept := maps.Clone(s.docs)
 		for id, keys := range kept { // a document without keys may or may not be sent
@@ -89,12 +89,12 @@ func TestThirdPartySubscriber(t *testing.T) {
 		}()
 		s.await(what, has)
 	}
-	wait("what there was")
+	wait("the existing documents")
 	write(true)
 	write(false)
 	put("doc0", `{"f1":"again"}`)
 	want["doc0"] = map[uint64][]string{1: {`"again"`}, 3: {}}
-	wait("what came")
+	wait("the new documents")
 	s.await("everything is complete", func() bool {
 		for vb, seqno := range s.handled {
 			if s.complete[vb] < seqno {
@@ -110,7 +110,7 @@ func TestThirdPartySubscriber(t *testing.T) {
 	}
 }
 
-// A subscriber that acknowledges nothing but sends signs of life is not given up; at most 8 MiB are in flight to it,
+// A subscriber that acknowledges nothing but sends heartbeats is not given up; at most 8 MiB are in flight to it,
 // and when it continues nothing is missing.
 func TestSlowThirdPartySubscriber(t *testing.T) {
 	t.Parallel()
@@ -133,20 +133,20 @@ func TestSlowThirdPartySubscriber(t *testing.T) {
 	s.subscribe(w, "slow", `"by_f1"`)
 	// Each connection has its share of the bound; when one share is full, nothing is read for the others, whose shares
 	// may be as empty as the order of vbuckets makes them.
-	s.await("what one connection may be sent", func() bool { return s.fullest > most/connections*3/4 })
+	s.await("a full connection", func() bool { return s.fullest > most/connections*3/4 })
 	s.mu.Lock()
 	beats := s.beats
 	s.mu.Unlock()
-	s.await("that it says twelve times that it lives", func() bool { return s.beats >= beats+12 })
+	s.await("twelve heartbeats", func() bool { return s.beats >= beats+12 })
 	s.mu.Lock()
 	// A connection that was silent for seconds, because the process got no processor time, may be given up.
 	if s.most > most || s.hellos != connections && s.pause < 2*time.Second {
-		t.Errorf("%d bytes were on their way, at most %d may be; %d connections, want %d; %v between signs of life at most",
+		t.Errorf("%d bytes were in flight, want at most %d; %d connections, want %d; at most %v between heartbeats",
 			s.most, most, s.hellos, connections, s.pause)
 	}
 	s.hold = false
 	s.mu.Unlock()
-	s.await("all of it", func() bool { return len(s.docs) == documents })
+	s.await("all documents", func() bool { return len(s.docs) == documents })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range documents {
@@ -186,12 +186,12 @@ func TestThirdPartyReadsTheDocuments(t *testing.T) {
 	if err != nil || len(all) != 3 {
 		t.Fatal(all, err)
 	}
-	at := strangeEvent{vbucket: 5, vbuuid: 0x77, incarnation: [3]uint64{0, 0, 1}}
+	at := wireEvent{vbucket: 5, vbuuid: 0x77, incarnation: [3]uint64{0, 0, 1}}
 	begin, insert, sync := at, at, at
 	begin.kind, begin.branch = kBegin, 0x77
 	insert.kind, insert.seqno, insert.start, insert.end, insert.doc, insert.keys = kInsert, 9, 4, 12, "doc1", map[uint64][]string{300: {`"FR"`}}
 	sync.kind, sync.seqno = kSync, 12
-	for i, want := range []strangeEvent{begin, insert, sync} {
+	for i, want := range []wireEvent{begin, insert, sync} {
 		got := all[i]
 		if got.kind == kSync {
 			got.start, got.end = 0, 0 // of the run

@@ -1,7 +1,7 @@
 // Package topic subscribes to a bucket's KeyVersions from outside (RT-9): it opens a topic at each projector,
 // receives the data streams on a port of its own, and passes every event to one function.
 //
-// It guarantees that a vbucket's events come in order of their seqnos, each once while the process lives, from the
+// It guarantees that a vbucket's events come in order of their seqnos, each once while the process runs, from the
 // requested position on, without a gap: when a projector, a connection or a KV node fails, it requests the stream
 // again, from the projector that hosts the vbucket now, after the last event handled. While the function does not
 // return, projectors are held back (acknowledgements are the protocol's credit), and through them KV; nothing
@@ -9,10 +9,10 @@
 // the vbucket went back.
 //
 // It covers the indexes in the first answer, by their ids, at all projectors. A projector whose definitions name
-// others, while an index is created or dropped, is asked again with these ids, and nothing that it sent before
+// others, while an index is created or dropped, gets another request with these ids, and nothing that it sent before
 // counts. An index that is dropped stays in the streams that are open; when a vbucket has to be requested again and a
 // projector has refused the index for 10 s, while no other one accepts the subscription, Run returns that error. An
-// index that is split stays the same one, under its first id (origin of GET /v1/indexes): nothing is cut, lost or
+// index that is split stays the same one, under its first id (origin of GET /v1/indexes): nothing is lost or
 // repeated. An index that is created again, even under the same name, is another one and needs a new subscription,
 // which may begin at the old one's Positions. If the bucket was deleted and created again, Run returns ErrRecreated
 // after the same time.
@@ -50,27 +50,27 @@ const (
 	// Connections of routers at a time: the least that are allowed, and the most to a topic of a projector.
 	minConnections, topicConnections = 256, 16
 
-	askInterval = 250 * time.Millisecond // between two looks for unfed vbuckets
-	// maxPause bounds the pause before a vbucket is requested again that no projector begins, or whose streams bring
+	requestInterval = 250 * time.Millisecond // at which vbuckets without a stream are requested
+	// maxPause bounds the pause before a vbucket is requested again that no projector begins, or whose streams deliver
 	// nothing. The pause doubles up to it.
 	maxPause = 5 * time.Second
 	// maxTopics is how many topics are left open at a projector, each of which costs it a connection to KV. Beyond it,
 	// all their vbuckets are requested again as one topic: vbuckets end one by one when KV moves them.
 	maxTopics = 4
-	// beginPatience is how long a vbucket may be without a stream before it is requested again: routers reconnect by
+	// beginTimeout is how long a vbucket may be without a stream before it is requested again: routers reconnect by
 	// themselves.
-	beginPatience = 3 * time.Second
-	// missingPatience is how long projectors may lack the bucket or an index, have another bucket of that name, deny
-	// access, or reject the request: they learn of a new index, or of a permission, within moments.
-	missingPatience = 10 * time.Second
-	stopTimeout     = 2 * time.Second
-	// lookTimeout bounds a call of Config.Projectors; after lookPatience the projectors known last are asked.
-	lookTimeout  = 10 * time.Second
-	lookPatience = time.Second
+	beginTimeout = 3 * time.Second
+	// missingTimeout is how long projectors may lack the bucket or an index, have another bucket of that name, deny
+	// access, or reject the request: they receive a new index, or a permission, within moments.
+	missingTimeout = 10 * time.Second
+	stopTimeout    = 2 * time.Second
+	// lookupTimeout bounds a call of Config.Projectors; after lookupDelay requests go to the projectors known last.
+	lookupTimeout = 10 * time.Second
+	lookupDelay   = time.Second
 	// maxGivenUp bounds the remembered topics that are not needed and possibly open; the oldest are dropped first.
 	maxGivenUp = 256
-	// clockSkew is by how much the counter of a request, which begins with the wall clock, may be ahead of this process's
-	// clock: one that is further ahead is of a process that ran before the clock was set back.
+	// clockSkew bounds how far the counter of a request, which begins at the wall clock's time, may be ahead of this
+	// process's clock: one further ahead is of a process that ran before the clock was set back.
 	clockSkew = time.Minute
 )
 
@@ -106,8 +106,8 @@ type Config struct {
 	// Events do not contain the collection of a document.
 	Indexes []string
 	// Projectors returns the base URLs of the projectors' admin servers. It is called repeatedly, never concurrently,
-	// and must return when its context ends, which is after at most 10 s. While it takes long, and when it fails, the
-	// projectors that it returned last are asked.
+	// and must return when its context ends, which is after at most 10 s. While it takes long, and when it fails, requests
+	// go to the projectors that it returned last.
 	Projectors func(ctx context.Context) ([]string, error)
 	Listen     string // host:port for the data streams; "": a free port of 127.0.0.1
 	Advertise  string // host to publish to projectors instead of the one listened on
@@ -132,7 +132,7 @@ type Config struct {
 	Logger       hclog.Logger // nil: none
 }
 
-// Subscription is a running subscription. The state of the asking loop, and the right to call the user's functions,
+// Subscription is a running subscription. The state of the request loop, and the right to call the user's functions,
 // are types of their own; mu guards what the loop and the connections share, which both answers and events change.
 type Subscription struct {
 	cfg      Config
@@ -142,7 +142,7 @@ type Subscription struct {
 	allow    func(connections int) // sets the connection limit of the data port
 	calls    errgroup.Group        // to projectors
 	answers  chan answer
-	places   chan places
+	lists    chan projectorList
 
 	loop
 	user user
@@ -178,10 +178,10 @@ func Open(cfg Config) (*Subscription, error) {
 	return &Subscription{cfg: cfg, listener: l, client: projectorclient.New(4,
 		cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)), log: cfg.Logger, allow: func(int) {},
 		loop: loop{first: first, next: first, swept: map[string]bool{}, logged: map[string]string{},
-			waits: map[string]uint64{}, missing: map[string]time.Time{}},
+			pending: map[string]uint64{}, missing: map[string]time.Time{}},
 		user: newUser(), taking: map[*sink]struct{}{}, known: make(chan struct{}),
 		failed: make(chan error, 1), requests: map[uint64]*request{}, givenUp: map[uint64]*request{},
-		answers: make(chan answer), places: make(chan places)}, nil
+		answers: make(chan answer), lists: make(chan projectorList)}, nil
 }
 
 // check returns what is wrong with the configuration.
@@ -258,7 +258,7 @@ func (s *Subscription) Run(ctx context.Context) error {
 		server.Stop()
 		return nil
 	})
-	g.Go(func() error { return s.ask(run) })
+	g.Go(func() error { return s.requestLoop(run) })
 	err := g.Wait()
 	_ = s.calls.Wait()
 	if ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err())) {

@@ -35,7 +35,7 @@ import (
 const (
 	bucket, uuid = "world", "0123456789abcdef0123456789abcdef"
 	vbuckets     = 8
-	patience     = 3 * time.Minute // hang guard
+	hangLimit    = 3 * time.Minute // hang guard
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -94,7 +94,7 @@ func newWorld(t *testing.T) *world {
 	}))
 	w.manager = httptest.NewServer(mux)
 	t.Cleanup(w.manager.Close)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), hangLimit)
 	defer cancel()
 	if w.kv, err = kvclient.Connect(ctx, []string{w.kvAddr}, kvclient.Options{User: "u", Password: "secret",
 		Bucket: bucket}); err != nil {
@@ -147,7 +147,7 @@ func (w *world) define(admin string) {
 		Keys: []index.KeyExpr{{Expr: "`f2`"}, {Expr: "`f1`", Desc: true}}})
 	c := projectorclient.New(1, nil)
 	defer c.Close()
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // it accepts commands once registered
+	for deadline := time.Now().Add(hangLimit); ; time.Sleep(5 * time.Millisecond) { // it accepts commands once registered
 		w.counter++
 		defs.Fence = wire.Fence{ClusterID: "c1", Epoch: 1, Term: 1, Counter: w.counter}
 		if _, err = c.Definitions(w.t.Context(), admin, defs); err == nil {
@@ -172,7 +172,7 @@ func (w *world) set(key string, n int) {
 	}
 }
 
-// subscriber keeps what arrives, and reports errors in the order.
+// subscriber records what arrives, and events out of order.
 type subscriber struct {
 	mu    sync.Mutex
 	docs  map[string]string // key of the first statement by document
@@ -215,7 +215,7 @@ func (s *subscriber) has(want map[string]string) bool {
 
 func (s *subscriber) await(t *testing.T, want map[string]string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !s.has(want); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(hangLimit); !s.has(want); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("have %v, want %v", s.docs, want)
 		}
@@ -275,7 +275,7 @@ func TestSubscriptionContinuesAcrossASplit(t *testing.T) {
 	stop()
 	if only := []index.ID{1}; !slices.Equal(sub.Indexes(), only) || !slices.Equal(again.Indexes(), only) ||
 		!slices.Equal(known, only) {
-		t.Errorf("it is of indexes %v, then %v, and reports %v; want 1", sub.Indexes(), again.Indexes(), known)
+		t.Errorf("it is for indexes %v, then %v, and events are of %v; want 1", sub.Indexes(), again.Indexes(), known)
 	}
 }
 
@@ -369,8 +369,8 @@ func TestBackPressureAndErrors(t *testing.T) {
 	}
 	select {
 	case <-entered:
-	case <-time.After(patience):
-		t.Fatal("nothing comes")
+	case <-time.After(hangLimit):
+		t.Fatal("no event arrives")
 	}
 	close(gate)
 	seen.await(t, want)
@@ -380,7 +380,7 @@ func TestBackPressureAndErrors(t *testing.T) {
 		if !errors.Is(err, full) || !strings.Contains(err.Error(), "INSERT") {
 			t.Error(err)
 		}
-	case <-time.After(patience):
+	case <-time.After(hangLimit):
 		t.Fatal("the error does not end it")
 	}
 }

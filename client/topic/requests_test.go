@@ -28,36 +28,36 @@ import (
 func TestTopicsOfVBucketsThatMoveAreJoined(t *testing.T) {
 	const vbuckets, one, two = 64, "http://1", "http://2"
 	s := &Subscription{vbuckets: make([]vbucket, vbuckets), requests: map[uint64]*request{}, listener: addressed{}}
-	wanted := func(addr string) (*wire.Subscribe, bool) {
-		req, any := s.wanted(addr)
+	request := func(addr string) (*wire.Subscribe, bool) {
+		req, any := s.nextRequest(addr)
 		for vb := range s.vbuckets {
 			s.vbuckets[vb].begins(s.next)
 		}
 		return req, any
 	}
-	if _, any := wanted(one); !any {
-		t.Fatal("nothing is asked for")
+	if _, any := request(one); !any {
+		t.Fatal("nothing is requested")
 	}
 	for vb := range s.vbuckets {
 		s.vbuckets[vb].owner = &sink{}
 		s.vbuckets[vb].moved = true
 		at, addr := []string{one, two}[vb%2], ""
 		s.vbuckets[vb].ended(time.Now())
-		if req, any := wanted(at); !any {
-			t.Fatalf("vbucket %d is not asked for", vb)
+		if req, any := request(at); !any {
+			t.Fatalf("vbucket %d is not requested", vb)
 		} else if r := s.requests[req.Counter]; r != nil {
 			addr = r.addr
 		}
-		topics, asked := map[uint64]bool{}, 0
+		topics, streamed := map[uint64]bool{}, 0
 		for i := range s.vbuckets {
 			s.vbuckets[i].owner = &sink{}
 			if n := s.vbuckets[i].request; s.requests[n].addr == at {
 				topics[n] = true
-				asked++
+				streamed++
 			}
 		}
-		if addr != at || len(topics) > maxTopics || asked < vb/2 {
-			t.Fatalf("after the end of vbucket %d there are %d topics at %s with %d vbuckets", vb, len(topics), at, asked)
+		if addr != at || len(topics) > maxTopics || streamed < vb/2 {
+			t.Fatalf("after the end of vbucket %d there are %d topics at %s with %d vbuckets", vb, len(topics), at, streamed)
 		}
 	}
 }
@@ -75,8 +75,8 @@ func TestIdleVBucketIsRequestedWithPauses(t *testing.T) {
 		k, v := &sink{s: s}, &s.vbuckets[0]
 		end := func(kind keyversion.Kind) {
 			t.Helper()
-			if _, any := s.wanted("http://1"); !any {
-				t.Fatal("it is not asked for")
+			if _, any := s.nextRequest("http://1"); !any {
+				t.Fatal("it is not requested")
 			}
 			v.begins(s.next)
 			v.owner = k
@@ -90,56 +90,57 @@ func TestIdleVBucketIsRequestedWithPauses(t *testing.T) {
 		for range 7 {
 			end(keyversion.DropData)
 			began := time.Now()
-			for !s.unfed() {
-				time.Sleep(askInterval)
+			for !s.anyNeedsRequest() {
+				time.Sleep(requestInterval)
 			}
 			pauses = append(pauses, time.Since(began))
 		}
 		if want := "[250ms 500ms 1s 2s 4s 5s 5s]"; fmt.Sprint(pauses) != want {
 			t.Errorf("pauses %v, want %v", pauses, want)
 		}
-		if _, any := s.wanted("http://1"); !any {
-			t.Fatal("it is not asked for")
+		if _, any := s.nextRequest("http://1"); !any {
+			t.Fatal("it is not requested")
 		}
 		v.begins(s.next)
 		s.handled(&keyversion.Event{Kind: keyversion.Insert, Seqno: 1})
 		v.owner = k
 		ev := &keyversion.Event{Kind: keyversion.StreamEnd}
 		ev.Incarnation.Counter = v.request
-		if _, err := k.admit(t.Context(), ev); err != nil || !s.unfed() {
-			t.Errorf("one that brought something is not asked for at once: %v", err)
+		if _, err := k.admit(t.Context(), ev); err != nil || !s.anyNeedsRequest() {
+			t.Errorf("one that has delivered something is not requested at once: %v", err)
 		}
 	})
 }
 
-// TestVBucketWithoutHost: a vbucket that no projector hosts, as while its KV node is down, and projectors that all
-// refuse, are asked after growing, bounded pauses, and so is Config.Projectors; a topic without streams needs no stop.
-// When a projector hosts the vbucket it begins, and one that has delivered something is requested again at once.
+// TestVBucketWithoutHost: a vbucket that no projector hosts, as while its KV node is down, and one that all projectors
+// refuse, is requested after growing, bounded pauses, in which Config.Projectors is called as often; a topic without
+// streams needs no stop. When a projector hosts the vbucket it begins, and one that has delivered something is
+// requested again at once.
 func TestVBucketWithoutHost(t *testing.T) {
 	const outage = 10 * time.Minute
 	most := int(outage/maxPause) + 10 // a few more, while pauses grow
 	synctest.Test(t, func(t *testing.T) {
-		h := &hosts{begin: map[string][]uint16{"a": {0}}, vbuckets: 2, asked: map[string]int{}}
-		looked := 0
-		s := asking(t, h, func(context.Context) ([]string, error) {
+		h := &hosts{begin: map[string][]uint16{"a": {0}}, vbuckets: 2, requests: map[string]int{}}
+		lookups := 0
+		s := requesting(t, h, func(context.Context) ([]string, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			looked++
+			lookups++
 			return []string{"a", "b", "c"}, nil
 		})
 		ctx, cancel := context.WithCancel(t.Context())
-		go s.brings(ctx)
+		go s.markBegun(ctx)
 		ended := make(chan error, 1)
-		go func() { ended <- s.ask(ctx) }()
+		go func() { ended <- s.requestLoop(ctx) }()
 		time.Sleep(outage)
 		h.mu.Lock()
-		for addr, n := range h.asked {
+		for addr, n := range h.requests {
 			if n < int(outage/maxPause/2) || n > most {
-				t.Errorf("%s was asked %d times in %v, want at most %d, and again and again", addr, n, outage, most)
+				t.Errorf("%d requests to %s in %v, want at most %d, and more than half as many", n, addr, outage, most)
 			}
 		}
-		if looked > most || len(h.stopped) > 0 {
-			t.Errorf("asked %d times where projectors are, want at most %d; %d stops", looked, most, len(h.stopped))
+		if lookups > most || len(h.stopped) > 0 {
+			t.Errorf("%d look-ups of the projectors, want at most %d; %d stops", lookups, most, len(h.stopped))
 		}
 		h.begin["b"] = []uint16{1}
 		h.mu.Unlock()
@@ -149,7 +150,7 @@ func TestVBucketWithoutHost(t *testing.T) {
 			defer s.mu.Unlock()
 			return s.vbuckets[1].request
 		}
-		time.Sleep(maxPause + askInterval)
+		time.Sleep(maxPause + requestInterval)
 		old := request()
 		if old == 0 {
 			t.Error("it is not begun where it is hosted now")
@@ -158,23 +159,23 @@ func TestVBucketWithoutHost(t *testing.T) {
 		s.vbuckets[1].moved = true
 		s.vbuckets[1].ended(time.Now())
 		s.mu.Unlock()
-		time.Sleep(askInterval)
+		time.Sleep(requestInterval)
 		if now := request(); now == 0 || now == old {
-			t.Error("when it has brought something and ended it is not asked for at once")
+			t.Error("after it has delivered something and ended, it is not requested at once")
 		}
 		cancel()
 		<-ended
 		_ = s.calls.Wait()
 	})
 	synctest.Test(t, func(t *testing.T) {
-		h := &refusing{hosts: hosts{asked: map[string]int{}}, err: rpc.Refuse(errcode.KVUnavailable, "KV is down")}
-		s := asking(t, h, at("a"))
+		h := &refusing{hosts: hosts{requests: map[string]int{}}, err: rpc.Refuse(errcode.KVUnavailable, "KV is down")}
+		s := requesting(t, h, at("a"))
 		ctx, cancel := context.WithTimeout(t.Context(), outage)
 		defer cancel()
-		_ = s.ask(ctx)
+		_ = s.requestLoop(ctx)
 		_ = s.calls.Wait()
-		if n := h.asked["a"]; n < int(outage/maxPause/2) || n > most {
-			t.Errorf("one that refuses the subscription was asked %d times in %v, want at most %d", n, outage, most)
+		if n := h.requests["a"]; n < int(outage/maxPause/2) || n > most {
+			t.Errorf("%d requests to a projector that refuses the subscription in %v, want at most %d", n, outage, most)
 		}
 	})
 }
@@ -188,30 +189,30 @@ type refusing struct {
 func (r *refusing) Subscribe(_ context.Context, addr string, _ *wire.Subscribe) (*wire.Subscription, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.asked[addr]++
+	r.requests[addr]++
 	return nil, r.err
 }
 
 // hosts are projectors, by address, with the vbuckets that they begin on request; those that hang answer nothing
-// until goOn is closed, or the call's deadline is over.
+// until proceed is closed, or the call's deadline is over.
 type hosts struct {
 	begin    map[string][]uint16
 	vbuckets int
 	hang     map[string]bool
-	goOn     chan struct{}
+	proceed  chan struct{}
 
-	mu      sync.Mutex
-	asked   map[string]int
-	stopped []string // address and vbuckets
+	mu       sync.Mutex
+	requests map[string]int
+	stopped  []string // address and vbuckets
 }
 
 func (h *hosts) Subscribe(ctx context.Context, addr string, req *wire.Subscribe) (*wire.Subscription, error) {
 	h.mu.Lock()
-	h.asked[addr]++
+	h.requests[addr]++
 	h.mu.Unlock()
 	if h.hang[addr] {
 		select {
-		case <-h.goOn:
+		case <-h.proceed:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-time.After(projectorclient.StreamTimeout):
@@ -250,13 +251,13 @@ func (h *hosts) Topics(context.Context, string) (*wire.TopicList, error) {
 
 func (h *hosts) Close() {}
 
-// TestProjectorsThatHang: projectors that answer are asked besides those that hang, and their streams begin at once.
+// TestProjectorsThatHang: projectors that answer get requests besides those that hang, and their streams begin at once.
 // A stream that a hanging one begins after all counts if no other has begun it; of a topic that is needed, only the
 // streams that another projector delivers are stopped.
 func TestProjectorsThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hosts{begin: map[string][]uint16{"a": {0, 1, 2}, "b": {0, 1, 2}, "c": {2, 3}, "d": {4}}, vbuckets: 6,
-			hang: map[string]bool{"a": true, "b": true}, goOn: make(chan struct{}), asked: map[string]int{}}
+			hang: map[string]bool{"a": true, "b": true}, proceed: make(chan struct{}), requests: map[string]int{}}
 		s, err := Open(Config{ID: "x", Bucket: "b", Handle: func(context.Context, *keyversion.Event) error { return nil },
 			Projectors: func(context.Context) ([]string, error) { return []string{"a", "b", "c", "d"}, nil }})
 		if err != nil {
@@ -266,7 +267,7 @@ func TestProjectorsThatHang(t *testing.T) {
 		s.client, s.log = h, hclog.NewNullLogger()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- s.ask(ctx) }()
+		go func() { ended <- s.requestLoop(ctx) }()
 		begun := func() (all []uint16) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -285,11 +286,11 @@ func TestProjectorsThatHang(t *testing.T) {
 		time.Sleep(projectorclient.StreamTimeout / 2)
 		synctest.Wait()
 		h.mu.Lock()
-		if h.asked["a"] != 1 || h.asked["b"] != 1 || h.asked["c"] < 2 {
-			t.Errorf("asked %v: want those that hang once, and the others again for what no projector begins", h.asked)
+		if h.requests["a"] != 1 || h.requests["b"] != 1 || h.requests["c"] < 2 {
+			t.Errorf("requests %v: want one to each that hangs, and more to the others for what no projector begins", h.requests)
 		}
 		h.mu.Unlock()
-		close(h.goOn)
+		close(h.proceed)
 		synctest.Wait()
 		if got := begun(); !slices.Equal(got, []uint16{0, 1, 2, 3, 4}) {
 			t.Errorf("when they go on: %v are begun, want those that only they have, too", got)
@@ -297,7 +298,7 @@ func TestProjectorsThatHang(t *testing.T) {
 		h.mu.Lock()
 		parts := slices.DeleteFunc(slices.Clone(h.stopped), func(what string) bool { return strings.HasSuffix(what, "[]") })
 		if len(parts) != 1 || parts[0] != "a[2]" && parts[0] != "b[2]" {
-			t.Errorf("stopped: %v, want topics that are not needed, and of the other one what c brings", h.stopped)
+			t.Errorf("stopped: %v, want topics that are not needed, and of the other one what c delivers", h.stopped)
 		}
 		h.mu.Unlock()
 		cancel()
@@ -306,15 +307,15 @@ func TestProjectorsThatHang(t *testing.T) {
 	})
 }
 
-// TestUnavailableProjectorList: while Config.Projectors hangs or fails, the known projectors are asked for a vbucket
-// that has ended, and the function's error ends the subscription.
+// TestUnavailableProjectorList: while Config.Projectors hangs or fails, a vbucket that has ended is requested from
+// the known projectors, and the function's error ends the subscription.
 func TestUnavailableProjectorList(t *testing.T) {
 	for _, hangs := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			h := &hosts{begin: map[string][]uint16{"a": {0, 1}}, vbuckets: 2, asked: map[string]int{}}
+			h := &hosts{begin: map[string][]uint16{"a": {0, 1}}, vbuckets: 2, requests: map[string]int{}}
 			away := errors.New("managers are away")
 			var calls atomic.Int64
-			s := asking(t, h, func(ctx context.Context) ([]string, error) {
+			s := requesting(t, h, func(ctx context.Context) ([]string, error) {
 				if calls.Add(1) == 1 {
 					return []string{"a"}, nil
 				}
@@ -325,7 +326,7 @@ func TestUnavailableProjectorList(t *testing.T) {
 			})
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
-			go func() { ended <- s.ask(ctx) }()
+			go func() { ended <- s.requestLoop(ctx) }()
 			begun := func() (n int) {
 				synctest.Wait()
 				s.mu.Lock()
@@ -347,18 +348,18 @@ func TestUnavailableProjectorList(t *testing.T) {
 				s.vbuckets[0].moved = true
 				s.vbuckets[0].ended(time.Now())
 				s.mu.Unlock()
-				time.Sleep(2 * lookPatience)
+				time.Sleep(2 * lookupDelay)
 				if n := begun(); n != 2 {
-					t.Errorf("hangs %v: after %v %d vbuckets are begun, want 2", hangs, 2*lookPatience, n)
+					t.Errorf("hangs %v: after %v %d vbuckets are begun, want 2", hangs, 2*lookupDelay, n)
 				}
 			}
 			if n := calls.Load(); n < 2 {
-				t.Errorf("it is asked %d times where projectors are", n)
+				t.Errorf("%d look-ups of the projectors", n)
 			}
 			s.mu.Lock()
 			s.vbuckets[0].ended(time.Now())
 			s.mu.Unlock()
-			time.Sleep(askInterval)
+			time.Sleep(requestInterval)
 			bad := errors.New("bad")
 			s.failed <- bad
 			synctest.Wait()
@@ -377,11 +378,11 @@ func TestUnavailableProjectorList(t *testing.T) {
 }
 
 // TestTopicOpenedLateIsStopped: a projector that hung opens a topic when its answer is no longer awaited, or continues
-// one that it was asked to stop. When data of it arrives it is stopped again, by one request at a time.
+// one that it was to stop. When data of it arrives it is stopped again, by one request at a time.
 func TestTopicOpenedLateIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hosts{begin: map[string][]uint16{"a": {0, 1}, "b": {0, 1}}, vbuckets: 2, hang: map[string]bool{"a": true},
-			goOn: make(chan struct{}), asked: map[string]int{}}
+			proceed: make(chan struct{}), requests: map[string]int{}}
 		s, err := Open(Config{ID: "x", Bucket: "b", Handle: func(context.Context, *keyversion.Event) error { return nil },
 			Projectors: func(context.Context) ([]string, error) { return []string{"a", "b"}, nil }})
 		if err != nil {
@@ -391,7 +392,7 @@ func TestTopicOpenedLateIsStopped(t *testing.T) {
 		s.client = h
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- s.ask(ctx) }()
+		go func() { ended <- s.requestLoop(ctx) }()
 		synctest.Wait()
 		s.mu.Lock()
 		var late uint64
@@ -423,24 +424,24 @@ func TestTopicOpenedLateIsStopped(t *testing.T) {
 		}
 		stops(1, "given up")
 		k := &sink{s: s}
-		comes := func(kind keyversion.Kind, request uint64) {
+		arrives := func(kind keyversion.Kind, request uint64) {
 			t.Helper()
 			ev := &keyversion.Event{Kind: kind, Begin: &keyversion.Begin{}}
 			ev.Incarnation.Counter = request
 			if wanted, err := k.admit(ctx, ev); wanted || err != nil {
-				t.Errorf("it is taken: %v", err)
+				t.Errorf("it is accepted: %v", err)
 			}
 		}
-		comes(keyversion.StreamBegin, late)
-		comes(keyversion.StreamBegin, late)
+		arrives(keyversion.StreamBegin, late)
+		arrives(keyversion.StreamBegin, late)
 		stops(2, "it begins")
 		h.mu.Lock()
 		h.hang["a"] = false
 		h.mu.Unlock()
-		comes(keyversion.Insert, late)
+		arrives(keyversion.Insert, late)
 		stops(3, "it goes on")
-		comes(keyversion.Insert, late-1000)
-		stops(3, "another subscriber's comes")
+		arrives(keyversion.Insert, late-1000)
+		stops(3, "an event of another subscriber arrives")
 		for n := range uint64(2 * maxGivenUp) {
 			s.mu.Lock()
 			s.requests[n] = &request{addr: "b", topic: "t", failed: true}
@@ -470,10 +471,10 @@ func TestOnlyDuplicateStreamsOfATopicAreStopped(t *testing.T) {
 		for vb, request := range []uint64{1, 2, 1, 0} {
 			s.vbuckets[vb].request = request
 		}
-		s.vbuckets[3].asked = []uint64{2}
+		s.vbuckets[3].candidates = []uint64{2}
 		end := &keyversion.Event{Kind: keyversion.StreamEnd, VBucket: 2}
 		end.Incarnation.Counter = 2
-		s.runs(end)
+		s.noteStreams(end)
 		trim := func(want string) {
 			t.Helper()
 			s.trim(t.Context())
@@ -503,18 +504,19 @@ func TestConnectionsOfAllProjectors(t *testing.T) {
 		t.Errorf("a topic of a projector is taken to have at most %d connections, it may have %d", topicConnections,
 			router.MaxConnections)
 	}
-	s := asking(t, &hosts{}, at())
+	s := requesting(t, &hosts{}, at())
 	var allowed int
 	s.allow = func(n int) { allowed = n }
 	addrs := make([]string, maxProjectors)
 	for _, n := range []int{0, 1, 100, maxProjectors, 2} {
-		s.found(places{addrs: addrs[:n]})
+		s.found(projectorList{addrs: addrs[:n]})
 		if want := n * router.MaxConnections * (maxTopics + 1); allowed < max(want, minConnections) {
 			t.Errorf("%d projectors: %d connections are allowed, want at least %d", n, allowed, want)
 		}
 	}
-	s.found(places{addrs: append(addrs, "http://one-more")})
+	s.found(projectorList{addrs: append(addrs, "http://one-more")})
 	if len(s.addrs) != 2 {
-		t.Errorf("%d projectors are asked after %d were named, the most is %d", len(s.addrs), maxProjectors+1, maxProjectors)
+		t.Errorf("%d projectors are used after %d were returned, the most is %d", len(s.addrs), maxProjectors+1,
+			maxProjectors)
 	}
 }

@@ -10,19 +10,19 @@ import (
 	"tidemark/wire"
 )
 
-// loop is the state that only the asking loop uses.
+// loop is the state that only the request loop uses.
 type loop struct {
-	first  uint64            // its requests have higher counters
-	next   uint64            // counter of the newest request; set under the lock
-	logged map[string]string // last log line about each projector
-	addrs  []string          // of projectors, as last known
-	start  pace              // of requests before the first answer
-	looks  time.Time         // since when Config.Projectors is running; zero: it is not
-	swept  map[string]bool   // projectors that were asked for topics of an earlier process
-	sweeps time.Time         // not before: the next sweep of all projectors
+	first        uint64            // its requests have higher counters
+	next         uint64            // counter of the newest request; set under the lock
+	logged       map[string]string // last log line about each projector
+	addrs        []string          // of projectors, as last known
+	start        pace              // of requests before the first answer
+	lookingSince time.Time         // since when Config.Projectors is running; zero: it is not
+	swept        map[string]bool   // projectors whose topics of an earlier process were requested
+	sweeps       time.Time         // not before: the next sweep of all projectors
 	// Since when each projector has refused for a final reason, while no other one accepts the subscription.
 	missing map[string]time.Time
-	waits   map[string]uint64 // unanswered request of each projector, by address
+	pending map[string]uint64 // unanswered request of each projector, by address
 }
 
 // projectors is the interface to the projectors' admin servers.
@@ -33,8 +33,8 @@ type projectors interface {
 	Close()
 }
 
-// places is a result of Config.Projectors.
-type places struct {
+// projectorList is a result of Config.Projectors.
+type projectorList struct {
 	addrs []string
 	err   error
 }
@@ -50,42 +50,42 @@ func (p *pace) due(now time.Time) bool { return !now.Before(p.after) }
 
 // later begins the next pause.
 func (p *pace) later(now time.Time) {
-	p.pause = min(max(2*p.pause, askInterval), maxPause)
+	p.pause = min(max(2*p.pause, requestInterval), maxPause)
 	p.after = now.Add(p.pause)
 }
 
-// ask looks for vbuckets without a stream, and requests them from the projectors.
-func (s *Subscription) ask(ctx context.Context) error {
-	tick := time.NewTicker(askInterval)
+// requestLoop requests vbuckets without a stream from the projectors.
+func (s *Subscription) requestLoop(ctx context.Context) error {
+	tick := time.NewTicker(requestInterval)
 	defer tick.Stop()
-	for s.look(ctx); ; {
+	for s.lookUp(ctx); ; {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case err := <-s.failed:
 			return err
 		case a := <-s.answers:
-			delete(s.waits, a.addr)
+			delete(s.pending, a.addr)
 			if err := s.answered(ctx, a.addr, a.req, a.reply, a.err); err != nil {
 				return err
 			}
 			s.forget(ctx)
 		case <-tick.C:
-			if s.unfed() {
-				s.look(ctx)
+			if s.anyNeedsRequest() {
+				s.lookUp(ctx)
 			}
-		case p := <-s.places:
-			s.looks = time.Time{}
+		case p := <-s.lists:
+			s.lookingSince = time.Time{}
 			s.found(p)
-			s.askAll(ctx)
+			s.requestAll(ctx)
 		}
 		s.trim(ctx)
 		s.sweep(ctx)
 	}
 }
 
-// unfed reports whether there is something to request.
-func (s *Subscription) unfed() bool {
+// anyNeedsRequest reports whether there is something to request.
+func (s *Subscription) anyNeedsRequest() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -93,7 +93,7 @@ func (s *Subscription) unfed() bool {
 		return s.start.due(now)
 	}
 	for vb := range s.vbuckets {
-		if s.isUnfed(uint16(vb), now) {
+		if s.needsRequest(uint16(vb), now) {
 			return true
 		}
 	}
@@ -108,23 +108,23 @@ func (s *Subscription) logOnce(addr, what string, args ...any) {
 	}
 }
 
-// look starts a look-up of the projectors; when it returns, they are asked. If it takes long, those known last are
-// asked meanwhile.
-func (s *Subscription) look(ctx context.Context) {
-	if !s.looks.IsZero() {
-		if time.Since(s.looks) >= lookPatience {
+// lookUp starts a look-up of the projectors; when it returns, requests are sent to them. If it takes long, requests are
+// sent to those known last meanwhile.
+func (s *Subscription) lookUp(ctx context.Context) {
+	if !s.lookingSince.IsZero() {
+		if time.Since(s.lookingSince) >= lookupDelay {
 			s.logOnce("", "looking up projectors takes long; using the last known addresses", "projectors", len(s.addrs))
-			s.askAll(ctx)
+			s.requestAll(ctx)
 		}
 		return
 	}
-	s.looks = time.Now()
+	s.lookingSince = time.Now()
 	s.calls.Go(func() error {
-		call, cancel := context.WithTimeout(ctx, lookTimeout)
+		call, cancel := context.WithTimeout(ctx, lookupTimeout)
 		defer cancel()
 		addrs, err := s.cfg.Projectors(call)
 		select {
-		case s.places <- places{addrs, err}:
+		case s.lists <- projectorList{addrs, err}:
 		case <-ctx.Done():
 		}
 		return nil
@@ -132,7 +132,7 @@ func (s *Subscription) look(ctx context.Context) {
 }
 
 // found records the projectors' addresses.
-func (s *Subscription) found(p places) {
+func (s *Subscription) found(p projectorList) {
 	if p.err != nil || len(p.addrs) > maxProjectors {
 		s.logOnce("", "cannot look up projectors; trying again, and using the last known addresses",
 			"projectors", len(p.addrs),
@@ -154,19 +154,19 @@ type answer struct {
 	err   error
 }
 
-// askAll sends requests for unfed vbuckets to the projectors concurrently. A projector that has not answered yet is
-// not asked again, and does not delay the others: the first one that begins a vbucket delivers it.
-func (s *Subscription) askAll(ctx context.Context) {
-	defer s.rest(time.Now())
+// requestAll sends requests for the vbuckets without a stream to the projectors concurrently. A projector that has not
+// answered yet gets no other request, and does not delay the others: the first one that begins a vbucket delivers it.
+func (s *Subscription) requestAll(ctx context.Context) {
+	defer s.startPauses(time.Now())
 	for _, addr := range s.addrs {
-		if s.waits[addr] != 0 {
+		if s.pending[addr] != 0 {
 			continue
 		}
-		req, any := s.wanted(addr)
+		req, any := s.nextRequest(addr)
 		if !any {
 			continue
 		}
-		s.waits[addr] = req.Counter
+		s.pending[addr] = req.Counter
 		s.calls.Go(func() error {
 			reply, err := s.client.Subscribe(ctx, addr, req)
 			select {
@@ -181,9 +181,9 @@ func (s *Subscription) askAll(ctx context.Context) {
 	}
 }
 
-// rest starts the pause before the vbuckets requested now are requested again: possibly no projector hosts them, as
-// while a KV node is down. A vbucket that is begun pauses no more.
-func (s *Subscription) rest(now time.Time) {
+// startPauses starts the pause before the vbuckets requested now are requested again: possibly no projector hosts them,
+// as while a KV node is down. The pause ends when a vbucket is begun.
+func (s *Subscription) startPauses(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.vbuckets == nil && len(s.addrs) > 0 {
@@ -196,8 +196,8 @@ func (s *Subscription) rest(now time.Time) {
 	}
 }
 
-// askFirst makes req a request for all vbuckets: the answer will contain their number.
-func (s *Subscription) askFirst(addr string, req *wire.Subscribe) {
+// fillFirst makes req a request for all vbuckets: the answer will contain their number.
+func (s *Subscription) fillFirst(addr string, req *wire.Subscribe) {
 	restart := &wire.RestartTimestamp{}
 	for vb, at := range s.cfg.From {
 		restart.Add(at.start(vb))
@@ -210,8 +210,8 @@ func (s *Subscription) askFirst(addr string, req *wire.Subscribe) {
 	s.requests[req.Counter] = r
 }
 
-// wanted returns the request for unfed vbuckets; any is false if there are none.
-func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
+// nextRequest returns the request for the vbuckets without a stream; any is false if there are none.
+func (s *Subscription) nextRequest(addr string) (req *wire.Subscribe, any bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next++
@@ -219,7 +219,7 @@ func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 		Indexes: s.cfg.Indexes, Endpoint: s.Endpoint(), Counter: s.next, RetryForever: s.cfg.RetryForever}
 	restart := &wire.RestartTimestamp{}
 	if s.vbuckets == nil {
-		s.askFirst(addr, req)
+		s.fillFirst(addr, req)
 		return req, true
 	}
 	if len(s.indexes) > 0 {
@@ -231,13 +231,13 @@ func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 	now := time.Now()
 	joined := s.joined(addr)
 	for vb := range s.vbuckets {
-		if v := &s.vbuckets[vb]; s.isUnfed(uint16(vb), now) || joined[v.request] {
+		if v := &s.vbuckets[vb]; s.needsRequest(uint16(vb), now) || joined[v.request] {
 			restart.Add(v.at.start(uint16(vb)))
-			if v.moved { // the stream before was not one that brings nothing
+			if v.moved { // the previous stream has delivered something
 				v.pace = pace{}
 			}
 			v.request, v.owner, v.idle, v.moved = 0, nil, now, false
-			v.asked = append(v.asked, req.Counter)
+			v.candidates = append(v.candidates, req.Counter)
 		}
 	}
 	if restart.Len() == 0 {
@@ -248,8 +248,8 @@ func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 	return req, true
 }
 
-// joined returns the requests at a projector whose vbuckets are to be requested again as one, none while there are
-// few. The caller holds the lock.
+// joined returns the requests at a projector whose vbuckets are to be requested again as one; none while they are few.
+// The caller holds the lock.
 func (s *Subscription) joined(addr string) map[uint64]bool {
 	at := map[uint64]bool{}
 	for vb := range s.vbuckets {

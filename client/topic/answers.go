@@ -18,7 +18,7 @@ import (
 func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subscribe, reply *wire.Subscription,
 	err error) error {
 	if err == nil && (reply.VBuckets < 1 || reply.VBuckets > timestamp.MaxVBuckets) {
-		err = fmt.Errorf("an answer that gives bucket %s %d vbuckets", s.cfg.Bucket, reply.VBuckets)
+		err = fmt.Errorf("an answer with %d vbuckets for bucket %s", reply.VBuckets, s.cfg.Bucket)
 	}
 	back, err := s.note(addr, req, reply, err)
 	if err != nil {
@@ -32,23 +32,23 @@ func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subs
 	return nil
 }
 
-// note records which vbuckets an answer has begun; if err is set, or note returns an error, the answer counts for
-// none. back holds the vbuckets that have to be rolled back first.
+// note records which vbuckets an answer has begun: none if err is set, or if note returns an error. back holds the
+// vbuckets that have to be rolled back first.
 func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscription, err error) (
 	back []*wire.StartResult, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	outcomes := map[uint16]*wire.StartResult{}
 	if err == nil {
-		err = s.agrees(reply)
+		err = s.checkAnswer(reply)
 	}
 	if err == nil {
 		clear(s.missing)
 		delete(s.logged, addr)
 		outcomes = outcomesOf(reply)
 	}
-	asked := s.requests[req.Counter]
-	asked.answered(err)
+	request := s.requests[req.Counter]
+	request.answered(err)
 	now := time.Now()
 	for vb := range s.vbuckets {
 		v, r := &s.vbuckets[vb], outcomes[uint16(vb)]
@@ -64,7 +64,7 @@ func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscr
 			}
 			v.refuse(req.Counter)
 		default:
-			asked.streaming(uint16(vb))
+			request.streaming(uint16(vb))
 			if v.begins(req.Counter) {
 				v.idle = now
 			} // otherwise another request delivers it: events of this one are dropped, and it is stopped (trim, forget)
@@ -100,9 +100,9 @@ func (r *request) streaming(vb uint16) {
 	}
 }
 
-// agrees returns an error if an answer is not about the subscription's bucket and indexes, which the first answer
+// checkAnswer returns an error if an answer is not about the subscription's bucket and indexes, which the first answer
 // determines. The caller holds the lock.
-func (s *Subscription) agrees(reply *wire.Subscription) error {
+func (s *Subscription) checkAnswer(reply *wire.Subscription) error {
 	if s.vbuckets == nil {
 		s.begin(reply)
 	}
@@ -123,8 +123,8 @@ func (s *Subscription) agrees(reply *wire.Subscription) error {
 func (s *Subscription) begin(reply *wire.Subscription) {
 	s.vbuckets, s.uuid, s.indexes = make([]vbucket, reply.VBuckets), reply.BucketUUID, reply.Indexes
 	close(s.known)
-	for vb := range s.vbuckets { // a stream that begins from now on counts, from any projector that was asked
-		s.vbuckets[vb].asked = slices.Sorted(maps.Keys(s.requests))
+	for vb := range s.vbuckets { // a stream that any of the pending requests begins from now on counts
+		s.vbuckets[vb].candidates = slices.Sorted(maps.Keys(s.requests))
 	}
 	for vb, at := range s.cfg.From {
 		if int(vb) < len(s.vbuckets) {
@@ -133,23 +133,23 @@ func (s *Subscription) begin(reply *wire.Subscription) {
 	}
 }
 
-// final lists the codes of refusals that are not just temporary.
+// final lists the codes of refusals that are not only temporary.
 var final = []errcode.Code{errcode.NotFound, errcode.Forbidden, errcode.Unauthenticated, errcode.BucketGone,
 	errcode.BucketNotInKV, errcode.BadRequest, errcode.TooManyVBuckets}
 
-// refused handles a projector's refusal: what it does not have, or refuses, for missingPatience is final, unless
-// every vbucket has a stream or another projector accepts the subscription meanwhile.
+// refused handles a projector's refusal, which is final if the projector has lacked or denied something for
+// missingTimeout, unless every vbucket has a stream or another projector accepts the subscription meanwhile.
 func (s *Subscription) refused(addr string, err error) error {
 	s.logOnce(addr, "projector refuses the subscription; trying again", "projector", addr, "error", err)
 	var problem *rpc.Problem
-	if s.fed() || !errors.As(err, &problem) || !slices.Contains(final, problem.Code) {
+	if s.allBegun() || !errors.As(err, &problem) || !slices.Contains(final, problem.Code) {
 		delete(s.missing, addr)
 		return nil
 	}
 	if s.missing[addr].IsZero() {
 		s.missing[addr] = time.Now()
 	}
-	if time.Since(s.missing[addr]) < missingPatience {
+	if time.Since(s.missing[addr]) < missingTimeout {
 		return nil
 	}
 	if problem.Code == errcode.BucketGone {
@@ -184,7 +184,7 @@ func (s *Subscription) rollBack(ctx context.Context, r *wire.StartResult) error 
 	defer s.mu.Unlock()
 	if int(r.VBucket) < len(s.vbuckets) {
 		s.vbuckets[r.VBucket].at = to
-		s.vbuckets[r.VBucket].none()
+		s.vbuckets[r.VBucket].reset()
 	}
 	return nil
 }

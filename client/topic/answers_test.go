@@ -15,8 +15,8 @@ import (
 	"tidemark/wire"
 )
 
-// asking returns a subscription of which only the requests are tested.
-func asking(t *testing.T, h projectors, addrs func(context.Context) ([]string, error)) *Subscription {
+// requesting returns a subscription of which only the requests are tested.
+func requesting(t *testing.T, h projectors, addrs func(context.Context) ([]string, error)) *Subscription {
 	t.Helper()
 	s, err := Open(Config{ID: "x", Bucket: "b", Handle: func(context.Context, *keyversion.Event) error { return nil },
 		Projectors: addrs})
@@ -33,8 +33,8 @@ func at(addrs ...string) func(context.Context) ([]string, error) {
 	return func(context.Context) ([]string, error) { return addrs, nil }
 }
 
-// brings marks begun streams as present, until ctx ends.
-func (s *Subscription) brings(ctx context.Context) {
+// markBegun marks begun streams as present, until ctx ends.
+func (s *Subscription) markBegun(ctx context.Context) {
 	for tick := time.NewTicker(time.Second); ctx.Err() == nil; {
 		s.mu.Lock()
 		for vb := range s.vbuckets {
@@ -77,32 +77,32 @@ func (l *lagging) Subscribe(ctx context.Context, addr string, req *wire.Subscrib
 }
 
 // TestAllStreamsAreOfTheSameIndexes: while an index is created, projectors interpret the first request differently.
-// The first answer determines the subscription's indexes; a topic of other indexes is stopped, and its projector
-// asked again with their ids. An answer with the same ids in another order is accepted.
+// The first answer determines the subscription's indexes; a topic of other indexes is stopped, and the subscription
+// requested again, with their ids, from its projector. An answer with the same ids in another order is accepted.
 func TestAllStreamsAreOfTheSameIndexes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lagging{hosts: hosts{begin: map[string][]uint16{"a": {0}, "b": {1}, "c": {2}}, vbuckets: 3,
-			asked: map[string]int{}}, carries: map[uint64][]index.ID{}}
-		s := asking(t, l, at("a", "b", "c"))
+			requests: map[string]int{}}, carries: map[uint64][]index.ID{}}
+		s := requesting(t, l, at("a", "b", "c"))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		go s.brings(ctx)
-		_ = s.ask(ctx)
+		go s.markBegun(ctx)
+		_ = s.requestLoop(ctx)
 		_ = s.calls.Wait()
 		if got := s.Indexes(); !slices.Equal(got, []index.ID{1, 2}) {
-			t.Errorf("the subscription is of indexes %v, the first answer said 1 and 2", got)
+			t.Errorf("the subscription is for indexes %v, want those of the first answer, 1 and 2", got)
 		}
 		for vb := range s.vbuckets {
 			got := slices.Sorted(slices.Values(l.carries[s.vbuckets[vb].request]))
 			if !slices.Equal(got, s.Indexes()) {
-				t.Errorf("vbucket %d brings keys of indexes %v, the subscription is of %v", vb, got, s.Indexes())
+				t.Errorf("vbucket %d has keys of indexes %v, the subscription is for %v", vb, got, s.Indexes())
 			}
 		}
 		if want := []string{"b[]"}; !slices.Equal(l.stopped, want) {
 			t.Errorf("stopped %v, want %v", l.stopped, want)
 		}
-		if l.asked["c"] > 2 {
-			t.Errorf("c, whose answer agrees, was asked %d times", l.asked["c"])
+		if l.requests["c"] > 2 {
+			t.Errorf("%d requests to c, whose answer is for the same indexes", l.requests["c"])
 		}
 	})
 }
@@ -115,7 +115,7 @@ func TestDataOfOtherIndexes(t *testing.T) {
 		want string
 	}{{[]index.ID{1, 2}, "[7]"}, {[]index.ID{1}, "[]"}} {
 		synctest.Test(t, func(t *testing.T) {
-			s := asking(t, &hosts{}, at("a", "b"))
+			s := requesting(t, &hosts{}, at("a", "b"))
 			var seqnos []uint64
 			s.cfg.Handle = func(_ context.Context, ev *keyversion.Event) error {
 				seqnos = append(seqnos, ev.Seqno)
@@ -129,8 +129,8 @@ func TestDataOfOtherIndexes(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			a, _ := s.wanted("a")
-			b, _ := s.wanted("b")
+			a, _ := s.nextRequest("a")
+			b, _ := s.nextRequest("b")
 			answer("a", a, []index.ID{1, 2}, 0)
 			k := &sink{s: s, request: b.Counter, hello: keyversion.Hello{Connections: 1}}
 			events := make([]keyversion.Event, 2)
@@ -143,7 +143,7 @@ func TestDataOfOtherIndexes(t *testing.T) {
 			go func() { done <- k.Receive(t.Context(), &keyversion.Batch{Events: events}, func() {}) }()
 			synctest.Wait()
 			if len(seqnos) > 0 {
-				t.Fatal("it gets events before their indexes are known")
+				t.Fatal("events were handled before their indexes are known")
 			}
 			answer("b", b, tc.of, 1)
 			if err := <-done; err != nil {
