@@ -27,11 +27,11 @@ const (
 	HurrySettled
 )
 
-// DefaultPacer permits 5 commands per second, of 256 KiB each. While a scan waits the next one follows after 5 ms if
+// DefaultPacer permits 5 commands per second, of 256 KiB each. While a scan waits the next one follows after 2 ms if
 // every indexer has made the last one, else after 50 ms: promotions come as fast as the indexers make them, and no
 // faster.
 func DefaultPacer() Pacer {
-	return Pacer{Normal: 200 * time.Millisecond, Hurried: 50 * time.Millisecond, Settled: 5 * time.Millisecond,
+	return Pacer{Normal: 200 * time.Millisecond, Hurried: 50 * time.Millisecond, Settled: 2 * time.Millisecond,
 		MaxBytes: 256 << 10}
 }
 

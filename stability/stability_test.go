@@ -322,7 +322,7 @@ func TestPacer(t *testing.T) {
 	}
 	count := func(u Urgency, bytes int) int {
 		n := 0
-		for now := int64(10_000); now < 11_000; now += 5 {
+		for now := int64(10_000); now < 11_000; now++ {
 			if p.Wait(now, u) == 0 {
 				p.Sent(now, bytes)
 				n++
@@ -335,7 +335,7 @@ func TestPacer(t *testing.T) {
 		urgency     Urgency
 		bytes, want int
 	}{{Calm, 100, 5}, {Hurry, 100, 20}, {Hurry, 256 << 10, 20}, {Hurry, 512 << 10, 10}, {Calm, 1 << 20, 2},
-		{HurrySettled, 100, 200}, {HurrySettled, 512 << 10, 100}} {
+		{HurrySettled, 100, 500}, {HurrySettled, 512 << 10, 250}} {
 		if got := count(c.urgency, c.bytes); got != c.want {
 			t.Errorf("urgency %d, %d bytes: %d commands in a second, want %d", c.urgency, c.bytes, got, c.want)
 		}
