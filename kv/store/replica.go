@@ -31,8 +31,9 @@ func (v *VBucket) Position() (vbuuid, seqno uint64, w SnapshotRange) {
 	return vbuuid, v.high, v.windowLocked(v.high)
 }
 
-// Join takes over the failover log, newest entry first, of the active copy, which has accepted the replica's
-// position.
+// Join takes over the failover log, newest entry first, of the active copy, which has accepted the replica's position.
+// A log that the replica has already is not written again: while a disk that is almost full refuses documents, the
+// replica joins again and again, and these records would take the room that compaction needs.
 func (v *VBucket) Join(log timestamp.FailoverLog) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -45,8 +46,16 @@ func (v *VBucket) Join(log timestamp.FailoverLog) error {
 	if len(log) == 0 {
 		return fmt.Errorf("%w: vbucket %d: an empty failover log", ErrOrder, v.id)
 	}
-	v.failover = append(timestamp.FailoverLog(nil), log[:min(len(log), maxFailoverEntries)]...)
+	log = log[:min(len(log), maxFailoverEntries)]
+	failures := v.bucket.commit.failures.Load() // a log whose write failed and was taken back is written again
+	if log.Equal(v.failover) && failures == v.joinedAt {
+		return nil
+	}
+	v.failover = append(timestamp.FailoverLog(nil), log...)
 	_, err := v.saveLocked()
+	if err == nil {
+		v.joinedAt = failures
+	}
 	return err
 }
 

@@ -82,6 +82,45 @@ func TestReplicaKeepsItsPosition(t *testing.T) {
 	}
 }
 
+// TestJoinAgain checks that a replica that joins again and again with the same history, as it does while its disk is
+// almost full, writes it once, and writes it again if that has failed.
+func TestJoinAgain(t *testing.T) {
+	w := replicaWorld(t)
+	join := func(uuid uint64) error {
+		if err := w.b.VBucket(0).Join(timestamp.FailoverLog{{VBUUID: uuid, Seqno: 0}}); err != nil {
+			return err
+		}
+		return w.b.commit.current().Wait()
+	}
+	size := w.b.DiskBytes()
+	for n := range 100 {
+		if err := join(9); err != nil {
+			t.Fatal(err)
+		}
+		if n == 0 && w.b.DiskBytes() == size {
+			t.Error("the history was not written")
+		} else if n == 0 {
+			size = w.b.DiskBytes()
+		}
+	}
+	if now := w.b.DiskBytes(); now != size {
+		t.Errorf("joining 100 times has written %d bytes more than joining once", now-size)
+	}
+	w.full = true
+	if err := join(10); !errors.Is(err, ErrTemporary) {
+		t.Fatalf("on a full disk: %v, want %v", err, ErrTemporary)
+	}
+	w.full = false
+	w.now = w.now.Add(retryAfterFailure)
+	if err := join(10); err != nil {
+		t.Fatal(err)
+	}
+	w.restart(false)
+	if log := w.b.VBucket(0).Info().Failover; len(log) != 1 || log[0].VBUUID != 10 {
+		t.Errorf("after a crash it has the history %v", log)
+	}
+}
+
 // A snapshot window whose first write failed is written with the next one: after a crash the replica is still in the
 // middle of the snapshot, not at the end of one.
 func TestWindowOfAFailedWrite(t *testing.T) {

@@ -68,6 +68,7 @@ type VBucket struct {
 	failover  timestamp.FailoverLog
 	window    SnapshotRange // on a replica: the snapshot that contains high
 	windowAt  uint64        // number of failed log writes when window was written
+	joinedAt  uint64        // the same when Join wrote failover
 	sealed    time.Time     // until then an active vbucket refuses writes
 	resetting bool          // its records in the log are about to be voided: see steadyLocked
 	life      uint64        // number of times it was emptied or given up
