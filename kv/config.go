@@ -76,6 +76,8 @@ type Config struct {
 	// Now is the clock; WrapFile wraps log files to inject faults. Both are for tests.
 	Now      func() time.Time
 	WrapFile func(seglog.File) seglog.File
+
+	stopPatience time.Duration // 0: the default; shorter in tests
 }
 
 // Maximum lengths of names in bytes.

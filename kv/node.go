@@ -64,6 +64,7 @@ type Node struct {
 	cluster    *cluster
 	replicator *replicator
 	ready      chan struct{} // closed when documents are served
+	stopped    chan struct{} // closed when Run has stopped everything
 	serving    atomic.Bool
 	mapStreams *rpc.Places // limits streams of maps
 	checks     *rpc.Places // limits checks of passwords
@@ -76,7 +77,7 @@ func Open(config Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{config: config, quota: store.NewQuota(config.QuotaBytes), disk: store.NewDisk(config.Dir),
-		started: config.Now(), ready: make(chan struct{}),
+		started: config.Now(), ready: make(chan struct{}), stopped: make(chan struct{}),
 		mapStreams: rpc.NewPlaces(maxMapStreams, "streams of maps"),
 		checks:     rpc.NewPlaces(maxChecks, "checks of passwords")}
 	if err := n.open(); err != nil {
@@ -193,19 +194,55 @@ func (n *Node) advertised(configured, bound string) string {
 	return bound
 }
 
+// stopPatience bounds an orderly stop, in which only the disk has no bound of its own.
+const stopPatience = 15 * time.Second
+
+// ErrHangs is wrapped by Run's error if not everything in a node has stopped in time.
+var ErrHangs = errors.New("parts of this KV node did not stop, which happens if its disk hangs")
+
 // Run serves until ctx ends or an error occurs, then stops in order: it accepts no more requests, writes and syncs
-// everything, and writes the marker of an orderly stop. A node can be run once.
+// everything, and writes the marker of an orderly stop. It does not wait for a disk that hangs: the error is then
+// ErrHangs, and the process has to exit; the next start finds what a killed process would have left. A node can be run
+// once.
 func (n *Node) Run(ctx context.Context) error {
 	group, gctx := errgroup.WithContext(ctx)
+	over := make(chan error, 1)
+	go func() {
+		defer close(n.stopped)
+		over <- n.run(gctx, group)
+	}()
+	select {
+	case err := <-over:
+		return err
+	case <-gctx.Done():
+	}
+	patience := cmp.Or(n.config.stopPatience, stopPatience)
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case err := <-over:
+		return err
+	case <-late.C:
+	}
+	err := fmt.Errorf("kv node %q: %w; waited %v for: %s", n.config.NodeID, ErrHangs, patience, n.config.Dir)
+	if cause := context.Cause(gctx); !errors.Is(cause, context.Canceled) { // a part that failed has ended the node
+		err = errors.Join(cause, err)
+	}
+	n.config.Logger.Error("kv node stops", "error", err)
+	return err
+}
+
+// run is Run without the bound on the stop.
+func (n *Node) run(ctx context.Context, group *errgroup.Group) error {
 	listeners := []net.Listener{n.listener}
 	if n.listenerTLS != nil {
 		listeners = append(listeners, n.listenerTLS)
 	}
-	group.Go(func() error { return n.server.Serve(gctx, listeners...) })
+	group.Go(func() error { return n.server.Serve(ctx, listeners...) })
 	admin := &route.Server{Handler: n.adminTable().Handler(), TLS: n.config.TLS, Log: n.config.Logger, Grace: adminGrace,
 		Cut: true}
-	group.Go(func() error { return admin.Serve(gctx, n.admin) })
-	group.Go(func() error { return n.work(gctx, group) })
+	group.Go(func() error { return admin.Serve(ctx, n.admin) })
+	group.Go(func() error { return n.work(ctx, group) })
 	n.config.Logger.Info("kv node listens", "node", n.config.NodeID, "memcached", n.MemcachedAddr(), "memcached_tls",
 		n.MemcachedTLSAddr(), "admin", n.AdminAddr())
 	err := group.Wait()

@@ -497,6 +497,48 @@ func TestADiskThatHangs(t *testing.T) {
 	}
 }
 
+// TestStopWithAHungDisk checks that a node that is stopped does not wait for its disk, and that what it had acknowledged
+// is there after its next start.
+func TestStopWithAHungDisk(t *testing.T) {
+	var gate atomic.Pointer[chan struct{}]
+	var held atomic.Int64
+	config := testConfig(t.TempDir())
+	config.stopPatience = 50 * time.Millisecond
+	config.WrapFile = func(f seglog.File) seglog.File { return &gatedFile{f, &gate, &held} }
+	n, err := Open(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	ready(t, n)
+	c := login(t, n.MemcachedAddr())
+	c.want(setFrame(0, "k", "1"), mcbp.StatusOK)
+	goOn := make(chan struct{})
+	gate.Store(&goOn)
+	c.send(setFrame(0, "k2", "1"))
+	for end := time.Now().Add(testTimeout); held.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no write reaches the disk")
+		}
+	}
+	stop()
+	select {
+	case err := <-done:
+		if !errors.Is(err, ErrHangs) {
+			t.Errorf("it ends with %v, want %v", err, ErrHangs)
+		}
+	case <-time.After(testTimeout):
+		t.Error("it does not stop")
+	}
+	gate.Store(nil)
+	close(goOn)
+	<-n.stopped
+	next, _ := runNode(t, testConfig(config.Dir))
+	login(t, next.MemcachedAddr()).want(request(mcbp.OpGet, 0, nil, []byte("k"), nil), mcbp.StatusOK)
+}
+
 // wantUnready checks that /readyz reports exactly these reasons, or readiness if there are none, while /healthz is
 // 200.
 func wantUnready(t *testing.T, n *Node, want ...rpc.Reason) {
