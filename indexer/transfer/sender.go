@@ -85,7 +85,12 @@ func (s *Sender) Run(ctx context.Context) error {
 			s.end(func(*sending) bool { return true })
 			return nil
 		case <-tick.C:
-			s.end(s.idle)
+			if c := s.take(s.idle); c != nil { // removing its files may hang with the disk, and the next export is watched here
+				s.Spawn(func(context.Context) error {
+					s.close(c)
+					return nil
+				})
+			}
 			s.abandon()
 			s.watch()
 		}
@@ -108,15 +113,7 @@ func (s *Sender) unused(c *sending, since time.Duration) bool {
 
 // end releases the current export if which returns true for it.
 func (s *Sender) end(which func(*sending) bool) {
-	s.mu.Lock()
-	c := s.cur
-	if c != nil && which(c) {
-		s.cur = nil
-	} else {
-		c = nil
-	}
-	s.mu.Unlock()
-	if c != nil {
+	if c := s.take(which); c != nil {
 		s.close(c)
 	}
 }
@@ -129,6 +126,19 @@ func (s *Sender) finish(q *Question) {
 	}
 	s.mu.Unlock()
 	s.end((*sending).done)
+}
+
+// take takes its place from the current export if which returns true for it, and returns it; nil otherwise. The caller
+// must close it.
+func (s *Sender) take(which func(*sending) bool) *sending {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.cur
+	if c == nil || !which(c) {
+		return nil
+	}
+	s.cur = nil
+	return c
 }
 
 var errAbandoned = errors.New("no indexer asked for the export while it was being made")

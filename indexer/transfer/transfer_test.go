@@ -561,6 +561,64 @@ func (g gated) ReadAt(name string, p []byte, at int64) (int, error) {
 	return g.folder.ReadAt(name, p, at)
 }
 
+// stuck is an Export whose removal waits.
+type stuck struct {
+	*folder
+	wait func()
+}
+
+func (x stuck) Close() error {
+	x.wait()
+	return x.folder.Close()
+}
+
+// TestRemovalThatHangs checks that an export whose removal hangs does not keep the next one, which hangs with the same
+// disk, from being reported and given up.
+func TestRemovalThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		defer running.Wait()
+		defer cancel()
+		goOn := make(chan struct{})
+		free := sync.OnceFunc(func() { close(goOn) })
+		defer free()
+		var said atomic.Value
+		said.Store("")
+		made := 0
+		s := &Sender{Now: time.Now, Log: hclog.NewNullLogger(), Pace: func(context.Context, int) error { return nil },
+			Trouble: func(why string) { said.Store(why) },
+			Spawn:   func(f func(context.Context) error) { running.Go(func() { _ = f(ctx) }) },
+			Open: func(ctx context.Context, _ *Want, _ func()) (Export, error) {
+				if made++; made > 1 {
+					<-goOn
+				}
+				return stuck{newFolder(), func() { <-goOn }}, context.Cause(ctx)
+			}}
+		running.Go(func() { _ = s.Run(ctx) })
+		ask := func(who string) error {
+			_, err := s.answer(ctx, &Question{Format: Format, Op: opOpen, Receiver: who, Want: &Want{Slice: 7, Index: 5}})
+			return err
+		}
+		if err := ask("r"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(idleAfter + idleAfter/8 + 1) // its receiver does not read it
+		if err := ask("other"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(stalledAfter + idleAfter/8)
+		if said := said.Load(); said == "" {
+			t.Error("the disk hangs while the next export is made, and nothing is reported")
+		}
+		free()
+		synctest.Wait()
+		if err := ask("other"); err == nil || !strings.Contains(err.Error(), errHangs.Error()) {
+			t.Errorf("who has waited for it is told: %v", err)
+		}
+	})
+}
+
 func sourceHangs(t *testing.T, reading, early bool) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
