@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -16,6 +17,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer/copies"
+	"tidemark/indexer/health"
 	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/timestamp"
@@ -49,9 +51,12 @@ type Options struct {
 // copies would delay scans and writes for the whole time.
 //
 // Making durable, storing checkpoints and measuring are separate loops. A checkpoint waits for writers of its copy
-// and for a disk; neither the bound on what a crash takes away nor reports may depend on that.
+// and for a disk; neither the bound on what a crash takes away nor reports may depend on that. Nor may other copies: a
+// turn that takes longer than health.Hangs continues beside theirs, and its copy has no other one before it has ended.
 type Keeper struct {
 	Options
+	patience time.Duration  // health.Hangs; shorter in tests
+	works    sync.WaitGroup // turns in progress
 
 	// owned by the loop that makes durable
 	kept    map[index.CopyID]copies.RowsAt // durable contents
@@ -79,6 +84,14 @@ type turns struct {
 	due    map[index.CopyID]time.Time
 	fails  map[index.CopyID]bool // copies whose last turn failed
 	seen   int                   // copies scheduled so far
+	hung   map[*storage.Slice]*turn
+}
+
+// turn is one copy's turn.
+type turn struct {
+	do    func(ctx context.Context) error // waits for the disk
+	kept  func()                          // records that do has succeeded
+	ended chan error                      // capacity 1: the result of do
 }
 
 const (
@@ -98,7 +111,8 @@ const (
 )
 
 func newTurns(period time.Duration) turns {
-	return turns{period: period, due: map[index.CopyID]time.Time{}, fails: map[index.CopyID]bool{}}
+	return turns{period: period, due: map[index.CopyID]time.Time{}, fails: map[index.CopyID]bool{},
+		hung: map[*storage.Slice]*turn{}}
 }
 
 // look returns when to check the schedule next: when the next turn is due, or a new copy may have appeared.
@@ -138,7 +152,7 @@ func (t *turns) forget(all []*storage.Slice) {
 }
 
 // New returns a Keeper. The caller must call Run.
-func New(o Options) *Keeper { return &Keeper{Options: o} }
+func New(o Options) *Keeper { return &Keeper{Options: o, patience: health.Hangs} }
 
 // begin resets the state: no copy is known yet.
 func (p *Keeper) begin() {
@@ -160,6 +174,7 @@ func (p *Keeper) Run(ctx context.Context) error {
 		again(ctx, func() time.Duration { return p.stored.look(p.Now()) }, func() { p.storeCheckpoints(ctx) })
 		return nil
 	})
+	defer p.works.Wait()
 	return g.Wait()
 }
 
@@ -196,30 +211,25 @@ func (p *Keeper) makeDurable(ctx context.Context) {
 // storeCheckpoints stores checkpoints of the copies whose turns are due.
 func (p *Keeper) storeCheckpoints(ctx context.Context) { p.step(ctx, &p.stored, p.saved, p.checkpoint) }
 
-// step calls keep for the copies whose turns are due, and forgets copies that are gone. done is the result of earlier
-// turns.
+// step gives a turn, which next returns, to the copies that are due, and forgets copies that are gone. done is the
+// result of earlier turns.
 func (p *Keeper) step(ctx context.Context, t *turns, done map[index.CopyID]copies.RowsAt,
-	keep func(context.Context, *storage.Slice) error) {
+	next func(*storage.Slice) *turn) {
 	all := p.Store.Slices()
+	for s, one := range t.hung {
+		select {
+		case err := <-one.ended:
+			delete(t.hung, s)
+			p.ended(t, s, one, err)
+		default:
+		}
+	}
 	for _, s := range all {
-		id := s.Meta().Copy
-		if !t.its(id, p.Now()) {
+		if t.hung[s] != nil || !t.its(s.Meta().Copy, p.Now()) {
 			continue
 		}
-		err := keep(ctx, s)
-		if ctx.Err() != nil {
+		if p.give(ctx, t, s, next(s)); ctx.Err() != nil {
 			return
-		}
-		if errors.Is(err, storage.ErrClosed) {
-			err = nil
-		}
-		if err != nil && !t.fails[id] { // all copies on a full disk fail at each of their turns
-			p.Log.Warn("checkpoint of a copy cannot be stored; trying again until it succeeds", "copy", id, "error", err)
-		}
-		if err != nil {
-			t.fails[id] = true
-		} else {
-			delete(t.fails, id)
 		}
 	}
 	t.forget(all)
@@ -229,7 +239,54 @@ func (p *Keeper) step(ctx context.Context, t *turns, done map[index.CopyID]copie
 	})
 }
 
-func (p *Keeper) persist(ctx context.Context, s *storage.Slice) error {
+// give gives a copy its turn; nil: there is nothing to do. It waits until the turn has ended, unless that takes too
+// long.
+func (p *Keeper) give(ctx context.Context, t *turns, s *storage.Slice, one *turn) {
+	if one == nil {
+		delete(t.fails, s.Meta().Copy)
+		return
+	}
+	one.ended = make(chan error, 1)
+	p.works.Go(func() { one.ended <- one.do(ctx) })
+	late := time.NewTimer(p.patience)
+	defer late.Stop()
+	select {
+	case err := <-one.ended:
+		if ctx.Err() == nil {
+			p.ended(t, s, one, err)
+		}
+	case <-late.C:
+		t.hung[s] = one
+		p.Log.Warn("storing a copy does not end: the disk hangs, or is far too slow; other copies are stored meanwhile",
+			"copy", s.Meta().Copy, "for", p.patience)
+	case <-ctx.Done():
+	}
+}
+
+// ended takes the result of a copy's turn.
+func (p *Keeper) ended(t *turns, s *storage.Slice, one *turn, err error) {
+	id := s.Meta().Copy
+	if now, here := p.Store.Slice(id); !here || now != s {
+		return // it was dropped meanwhile
+	}
+	if err == nil {
+		one.kept()
+	}
+	if errors.Is(err, storage.ErrClosed) {
+		err = nil
+	}
+	if err != nil && !t.fails[id] { // all copies on a full disk fail at each of their turns
+		p.Log.Warn("checkpoint of a copy cannot be stored; trying again until it succeeds", "copy", id, "error", err)
+	}
+	if err != nil {
+		t.fails[id] = true
+	} else {
+		delete(t.fails, id)
+	}
+}
+
+// persist returns the turn in which a copy is made durable; nil if it need not be.
+func (p *Keeper) persist(s *storage.Slice) *turn {
 	id, st := s.Meta().Copy, s.Stats()
 	rows := copies.RowsAt{Generation: st.Generation, Batch: st.Batch}
 	if rows == p.kept[id] {
@@ -238,13 +295,11 @@ func (p *Keeper) persist(ctx context.Context, s *storage.Slice) error {
 	if st.MemoryBytes > 0 && st.MemoryBytes < p.little && p.pass(s) {
 		return nil
 	}
-	if err := s.Persist(ctx); err != nil {
-		return err
-	}
-	p.kept[id] = rows
-	stable, _ := s.Timestamp()
-	p.passed[id] = passed{changes: stable.Total()}
-	return nil
+	return &turn{do: s.Persist, kept: func() {
+		p.kept[id] = rows
+		stable, _ := s.Timestamp()
+		p.passed[id] = passed{changes: stable.Total()}
+	}}
 }
 
 // pass skips the turn of a copy with few bytes, if that is allowed: the copy must have been made durable by this
@@ -261,7 +316,8 @@ func (p *Keeper) pass(s *storage.Slice) bool {
 	return true
 }
 
-func (p *Keeper) checkpoint(ctx context.Context, s *storage.Slice) error {
+// checkpoint returns the turn in which a checkpoint of a copy is stored; nil if none is needed.
+func (p *Keeper) checkpoint(s *storage.Slice) *turn {
 	id := s.Meta().Copy
 	if p.Skips(id) {
 		return nil
@@ -282,10 +338,9 @@ func (p *Keeper) checkpoint(ctx context.Context, s *storage.Slice) error {
 	if refs := p.Snapshots.Refs(id); len(refs) > 0 {
 		m.Number, m.RollbackID = refs[len(refs)-1].Number, refs[len(refs)-1].RollbackID
 	}
-	info, err := s.Checkpoint(ctx, m)
-	if err != nil {
+	var info storage.CheckpointInfo
+	return &turn{do: func(ctx context.Context) (err error) {
+		info, err = s.Checkpoint(ctx, m)
 		return err
-	}
-	p.saved[id] = copies.RowsAt{Generation: info.Generation, Batch: info.Batch}
-	return nil
+	}, kept: func() { p.saved[id] = copies.RowsAt{Generation: info.Generation, Batch: info.Batch} }}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -146,6 +147,71 @@ func TestHungCheckpointBlocksNothing(t *testing.T) {
 		}
 	}
 	wait("nothing is measured", measured.Load)
+}
+
+// TestHungCopyDelaysNoOther checks that while the tables of one copy cannot be written because its disk hangs, others
+// become durable and get checkpoints, and that it does, too, when the disk goes on.
+func TestHungCopyDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	var hangs atomic.Bool
+	held, goOn := make(chan struct{}), make(chan struct{})
+	hold, free := sync.OnceFunc(func() { close(held) }), sync.OnceFunc(func() { close(goOn) })
+	folder := "/" + index.CopyID(1).String() + "/"
+	st, one := storagetest.OpenOn(t, errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if hangs.Load() && strings.Contains(op.Path, folder) && strings.HasSuffix(op.Path, ".sst") {
+			hold()
+			<-goOn
+		}
+		return nil
+	})))
+	two, err := st.Create(storage.Meta{Copy: 2, Index: 1, Bucket: "b", BucketUUID: "u", VBuckets: 2, Desc: []bool{false}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := New(Options{Store: st, Snapshots: snapshots.New(2, hclog.NewNullLogger(), time.Now),
+		PersistEvery: time.Millisecond, Checkpoint: time.Millisecond, Skips: func(index.CopyID) bool { return false },
+		Measure: func() {}, Log: hclog.NewNullLogger(), Now: time.Now})
+	p.patience = 10 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	defer func() {
+		free()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	late := time.After(time.Minute)
+	stored := func(s *storage.Slice, batch uint64) {
+		t.Helper()
+		for {
+			d, err := s.Durable()
+			all := s.Checkpoints()
+			if err == nil && d.Batch >= batch && len(all) > 0 && all[0].Batch >= batch {
+				return
+			}
+			select {
+			case <-late:
+				t.Fatalf("copy %s: batch %d is durable, and the checkpoints are %+v, want batch %d: %v", s.Meta().Copy, d.Batch,
+					all, batch, err)
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}
+	hangs.Store(true)
+	storagetest.FlushAt(t, one, 7, 1)
+	select {
+	case <-held:
+	case <-late:
+		t.Fatal("no table of the first copy is written")
+	}
+	for seqno := range uint64(3) {
+		storagetest.FlushAt(t, two, 7, seqno+1)
+		stored(two, two.Stats().Batch)
+	}
+	free()
+	stored(one, one.Stats().Batch)
 }
 
 // TestSmallChangesSkipTurns checks that a copy with few changes that are not durable skips its turns, but not
