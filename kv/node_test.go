@@ -497,8 +497,8 @@ func TestADiskThatHangs(t *testing.T) {
 	}
 }
 
-// TestStopWithAHungDisk checks that a node that is stopped does not wait for its disk, and that what it had acknowledged
-// is there after its next start.
+// TestStopWithAHungDisk checks that a node that is stopped does not wait for its disk, and that what it had
+// acknowledged is there after its next start.
 func TestStopWithAHungDisk(t *testing.T) {
 	var gate atomic.Pointer[chan struct{}]
 	var held atomic.Int64
