@@ -299,6 +299,40 @@ func TestDiskHangs(t *testing.T) {
 	must(t, store.Close())
 }
 
+// TestHungCopyLeavesMemoryToOthers checks that a copy whose tables cannot be written, because its disk hangs, delays no
+// batch of another copy for long, however much memory it holds; its own batches wait.
+func TestHungCopyLeavesMemoryToOthers(t *testing.T) {
+	const limit = 2 << 20
+	fs := newFaultFS("data/1/db-")
+	store := openTest(t, "data", func(o *Options) { o.FS, o.MemTableBytes = fs, limit })
+	store.res.memory.hangs = 50 * time.Millisecond
+	slice, err := store.Create(testMeta(1))
+	must(t, err)
+	other, err := store.Create(testMeta(2))
+	must(t, err)
+	batch := func(n uint64) Batch {
+		b := historyBatch(n)
+		for i := range b.Updates {
+			b.Updates[i].Keys = append(b.Updates[i].Keys, []byte(strings.Repeat("k", 3000)))
+		}
+		return b
+	}
+	goOn, pending := fs.hang(), 0
+	for n := uint64(1); pending <= maxPending; n++ {
+		must(t, slice.Flush(within(t, time.Minute), batch(n)))
+		_, pending = slice.gen.eng.(*pebbleEngine).reap()
+	}
+	for n := range uint64(70) { // among them large ones, for which there is room only if the hung copy does not count
+		must(t, other.Flush(within(t, time.Minute), batch(n+1)))
+	}
+	if err := slice.Flush(within(t, 100*time.Millisecond), batch(1)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a batch of the hung copy: %v, want %v", err, context.DeadlineExceeded)
+	}
+	goOn()
+	must(t, slice.Flush(within(t, time.Minute), batch(1)))
+	must(t, store.Close())
+}
+
 // TestWritesFail makes the background writes of one kind of file fail, although every check finds space.
 func TestWritesFail(t *testing.T) {
 	for _, c := range []struct {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"tidemark/index"
 )
@@ -13,6 +14,7 @@ import (
 // that holds most starts writing; when all of it is, batches wait until something has been written.
 type memory struct {
 	limit int64
+	hangs time.Duration // hangsAfter; shorter in tests
 
 	mu      sync.Mutex
 	total   int64
@@ -23,8 +25,16 @@ type memory struct {
 }
 
 func newMemory(limit, kept int64) *memory {
-	return &memory{limit: limit, mostKept: kept, engines: map[*pebbleEngine]struct{}{}}
+	return &memory{limit: limit, hangs: hangsAfter, mostKept: kept, engines: map[*pebbleEngine]struct{}{}}
 }
+
+const (
+	// hangsAfter is how long an engine may write no memtable although some wait, until batches of others do not wait for
+	// it any more. What it holds is bounded by maxPending.
+	hangsAfter = 30 * time.Second
+	// lookAgain bounds the wait for one engine, which may hang, while others write.
+	lookAgain = 100 * time.Millisecond
+)
 
 // keep changes the number of bytes of written entries that engines keep.
 func (m *memory) keep(n int64) {
@@ -104,8 +114,9 @@ func (m *memory) all() []*pebbleEngine {
 // reserved is the divisor of the limit that gives the part which yielding batches leave to others.
 const reserved = 8
 
-// admit waits until n more bytes fit, as long as some slice can write and ctx lasts; a failing slice delays no other.
-// A yielding batch leaves a part of the limit to others until one more memtable has been written. The error is ctx's.
+// admit waits until n more bytes fit, as long as some slice can write and ctx lasts: a slice that fails, or whose disk
+// hangs, delays no other. A yielding batch leaves a part of the limit to others until one more memtable has been
+// written. The error is ctx's.
 func (m *memory) admit(ctx context.Context, n int64, yields bool) error {
 	most := m.limit
 	if yields {
@@ -124,7 +135,7 @@ func (m *memory) admit(ctx context.Context, n int64, yields bool) error {
 		writing := false
 		for _, e := range m.all() {
 			oldest, pending := e.reap()
-			if pending == 0 || e.failing() != nil {
+			if pending == 0 || e.failing() != nil || e.stalledFor() > m.hangs {
 				continue
 			}
 			select {
@@ -133,9 +144,12 @@ func (m *memory) admit(ctx context.Context, n int64, yields bool) error {
 			default:
 			}
 			writing = true
-			_ = e.await(ctx, oldest) // its error is reported to its own writer
-			_, _ = e.reap()          // written bytes do not count any more
-			most = m.limit
+			soon, cancel := context.WithTimeout(ctx, lookAgain)
+			if e.await(soon, oldest) == nil { // an error is reported to its own writer
+				most = m.limit
+			}
+			cancel()
+			_, _ = e.reap() // written bytes do not count any more
 			break
 		}
 		if writing {

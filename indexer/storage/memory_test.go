@@ -159,7 +159,7 @@ func TestMemoryYields(t *testing.T) {
 	defer func() { must(t, store.Close()) }()
 	m, full, written := store.res.memory, int64(1<<20-1<<20/reserved), make(chan struct{})
 	e := &pebbleEngine{id: 2, health: newHealth(), res: store.res, memTable: minMemTable}
-	e.mem.pending = []rotated{{1, full, written}, {2, 0, make(chan struct{})}}
+	e.mem.pending, e.mem.moved = []rotated{{1, full, written}, {2, 0, make(chan struct{})}}, time.Now()
 	m.join(e)
 	m.add(full)
 	defer m.leave(e, 0)

@@ -94,6 +94,7 @@ type pebbleEngine struct {
 		sync.Mutex
 		active    int64     // bytes since the last rotation
 		pending   []rotated // memtables that are being written, oldest first
+		moved     time.Time // when the oldest one began to be written
 		rotations uint64    // number of the next rotation, from 1
 		written   uint64    // rotations up to this one are in tables
 		promised  int64     // disk space that is promised to active and pending
@@ -562,6 +563,9 @@ func (e *pebbleEngine) rotateLocked() (<-chan struct{}, error) {
 		e.mem.active += n
 		return nil, classify(e.id, e.dir, err)
 	}
+	if len(e.mem.pending) == 0 {
+		e.mem.moved = time.Now()
+	}
 	e.mem.pending = append(e.mem.pending, rotated{number, n, done})
 	return done, nil
 }
@@ -575,7 +579,7 @@ func (e *pebbleEngine) reap() (oldest <-chan struct{}, pending int) {
 		case <-e.mem.pending[0].done:
 			freed += e.mem.pending[0].bytes
 			e.mem.written = e.mem.pending[0].number
-			e.mem.pending = e.mem.pending[1:]
+			e.mem.pending, e.mem.moved = e.mem.pending[1:], time.Now()
 			continue
 		default:
 		}
@@ -589,6 +593,16 @@ func (e *pebbleEngine) reap() (oldest <-chan struct{}, pending int) {
 		e.res.memory.add(-freed)
 	}
 	return oldest, pending
+}
+
+// stalledFor returns for how long no memtable has been written although some wait; 0 if none does.
+func (e *pebbleEngine) stalledFor() time.Duration {
+	e.mem.Lock()
+	defer e.mem.Unlock()
+	if len(e.mem.pending) == 0 {
+		return 0
+	}
+	return time.Since(e.mem.moved)
 }
 
 // promise changes how much disk space is promised to data in memory.
