@@ -1,11 +1,13 @@
 package manager
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"sync"
+	"sync/atomic"
+	"time"
 
 	"gopkg.in/natefinch/lumberjack.v2"
 )
@@ -46,7 +48,7 @@ func (f AuditFile) open() (io.WriteCloser, error) {
 	if to.MaxBackups == 0 {
 		to.MaxBackups = DefaultAuditFiles
 	}
-	return &lines{to: to, cut: cut}, nil
+	return newLines(to, cut), nil
 }
 
 // isCut reports whether a file ends in the middle of a line, as after a full disk.
@@ -65,19 +67,65 @@ func isCut(name string) (bool, error) {
 	return last[0] != '\n', errors.Join(err, f.Close())
 }
 
-// lines writes whole lines. If a line could be written only in part, as on a full disk, the next one still
-// begins on a line of its own.
-type lines struct {
-	to io.WriteCloser
+// auditPatience is how long a call waits until its line is written. While the disk hangs, later calls do not wait.
+const auditPatience = 2 * time.Second
 
-	mu  sync.Mutex
-	cut bool // what is there ends in the middle of a line
+// errAuditHangs is returned for a line that is not written in time. It may still be written.
+var errAuditHangs = fmt.Errorf("a line has been pending for more than %v: the disk hangs, or is far too slow",
+	auditPatience)
+
+// lines writes whole lines. If a line could be written only in part, as on a full disk, the next one still
+// begins on a line of its own. No caller waits longer than auditPatience.
+type lines struct {
+	to   io.WriteCloser
+	turn chan struct{} // capacity 1: held while a line is written, whether or not its caller still waits
+	hung atomic.Bool   // a caller has waited in vain for the line that is being written
+	cut  bool          // what is there ends in the middle of a line; owned by who has the turn
+}
+
+func newLines(to io.WriteCloser, cut bool) *lines {
+	return &lines{to: to, turn: make(chan struct{}, 1), cut: cut}
 }
 
 // Write implements io.Writer.
 func (l *lines) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	late := time.NewTimer(auditPatience)
+	defer late.Stop()
+	select {
+	case l.turn <- struct{}{}:
+	default:
+		if l.hung.Load() {
+			return 0, errAuditHangs
+		}
+		select {
+		case l.turn <- struct{}{}:
+		case <-late.C:
+			return 0, errAuditHangs
+		}
+	}
+	type written struct {
+		n   int
+		err error
+	}
+	ended := make(chan written, 1)
+	own := bytes.Clone(line) // it may be written when the caller has gone
+	go func() {
+		n, err := l.write(own)
+		l.hung.Store(false)
+		<-l.turn
+		ended <- written{n, err}
+	}()
+	select {
+	case w := <-ended:
+		return w.n, w.err
+	case <-late.C:
+		l.hung.Store(true)
+		return 0, errAuditHangs
+	}
+}
+
+// write writes a line. The caller has the turn.
+func (l *lines) write(line []byte) (int, error) {
 	b := line
 	if l.cut {
 		b = append([]byte{'\n'}, line...)

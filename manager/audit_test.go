@@ -4,12 +4,15 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"tidemark/errcode"
 	"tidemark/internal/tlsconf"
@@ -192,6 +195,39 @@ func (s *small) Write(b []byte) (int, error) {
 
 func (s *small) Close() error { return nil }
 
+// stuck is a file whose writes wait for a gate.
+type stuck struct {
+	small
+	gate chan struct{}
+}
+
+func (s *stuck) Write(b []byte) (int, error) {
+	<-s.gate
+	return s.small.Write(b)
+}
+
+// TestAuditLogThatHangs checks that calls do not wait for an audit log whose disk hangs, the first but for a while, and
+// that lines are written again when the disk goes on.
+func TestAuditLogThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := &stuck{small{room: 1 << 10}, make(chan struct{})}
+		l, began := newLines(to, false), time.Now()
+		for n, want := range []time.Duration{auditPatience, auditPatience, auditPatience} {
+			if _, err := l.Write(fmt.Appendln(nil, n)); !errors.Is(err, errAuditHangs) || time.Since(began) != want {
+				t.Errorf("line %d: %v after %v, want %v after %v", n, err, time.Since(began), errAuditHangs, want)
+			}
+		}
+		close(to.gate)
+		synctest.Wait()
+		if _, err := l.Write([]byte("3\n")); err != nil {
+			t.Error(err)
+		}
+		if got := to.String(); got != "0\n3\n" {
+			t.Errorf("the file has %q", got)
+		}
+	})
+}
+
 // TestAuditLinesOnAFullDisk: however much of a line could be written, also before a start, lines that are written whole
 // afterwards stand for themselves.
 func TestAuditLinesOnAFullDisk(t *testing.T) {
@@ -199,7 +235,7 @@ func TestAuditLinesOnAFullDisk(t *testing.T) {
 	const line = "{\"a\":1}\n"
 	for room := range 2*len(line) + 2 {
 		to := &small{room: room}
-		l := &lines{to: to}
+		l := newLines(to, false)
 		whole := 0
 		write := func() {
 			if n, err := l.Write([]byte(line)); err == nil {
