@@ -99,6 +99,7 @@ func newKV(s Streams) *cobra.Command {
 	_ = fl.MarkHidden("nasty")
 	secure.add(cmd)
 	addCommon(cmd, &logs)
+	boundStop(cmd)
 	cmd.AddCommand(kvLoad(s), kvGet(s), kvSet(s), kvDelete(s), kvStatus(s), kvFailover(s), kvRebalance(s), kvFlush(s),
 		kvLogging(s), kvCollection(s), kvBucket(s), kvUserCommand(s),
 		kvGroupCommand(s))
@@ -110,6 +111,41 @@ func addCommon(cmd *cobra.Command, logs *logFlags) {
 	logs.add(cmd)
 	cmd.Flags().String(config.FileFlag, "", "YAML `FILE` with values for these flags")
 	cmd.Annotations = map[string]string{roleKey: cmd.Name()}
+}
+
+// stopMost bounds how long a role may take to stop. It is more than a role takes that waits for its disk (15 s), and
+// less than a node waits before it kills the process.
+const stopMost = 18 * time.Second
+
+var errStopHangs = fmt.Errorf("it has been told to stop, and has not stopped within %v, which happens if a disk hangs "+
+	"while its files are opened", stopMost)
+
+// boundStop makes a role end within stopMost after it has been told to stop, whatever hangs: nothing else bounds that
+// until the role runs.
+func boundStop(cmd *cobra.Command) {
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return endsInTime(cmd.Context(), func() error { return run(cmd, args) })
+	}
+}
+
+// endsInTime returns run's error, or errStopHangs if run takes longer than stopMost after the end of ctx.
+func endsInTime(ctx context.Context, run func() error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- run() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	late := time.NewTimer(stopMost)
+	defer late.Stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-late.C:
+		return errStopHangs
+	}
 }
 
 func parseNodes(flag, text string) (nodes []kv.Peer, err error) {

@@ -119,6 +119,7 @@ existing cluster, start it with an empty --data and --join, without --bootstrap-
 	tlsF.add(cmd)
 	setFailpoints = managerFailpoints(fl, &cfg)
 	addCommon(cmd, &logs)
+	boundStop(cmd)
 	return cmd
 }
 
@@ -316,6 +317,7 @@ func newProjector(s Streams) *cobra.Command {
 	networkFlag(fl, &cfg.KVNetwork)
 	tlsF.add(cmd)
 	addCommon(cmd, &logs)
+	boundStop(cmd)
 	cmd.AddCommand(projectorState(s))
 	return cmd
 }
@@ -404,6 +406,7 @@ func newIndexer(s Streams) *cobra.Command {
 	listen.add(cmd)
 	tlsF.add(cmd)
 	addCommon(cmd, &logs)
+	boundStop(cmd)
 	return cmd
 }
 
