@@ -20,7 +20,8 @@ type engine interface {
 	// discard removes forward rows and returns the state after that.
 	discard(ctx context.Context, rows []Row, cur *state) (next *state, err error)
 	// purge removes the tombstones of as many of the first vbuckets as it reads at a time, and returns their number.
-	purge(ctx context.Context, vbs []uint16) (done int, err error)
+	// removed reports whether there were any, also after an error.
+	purge(ctx context.Context, vbs []uint16) (done int, removed bool, err error)
 	// view pins the current rows.
 	view() view
 	// durable returns the newest state that would survive SIGKILL and power loss now. The caller must not modify it.

@@ -319,17 +319,21 @@ func (noBack) to(uint16)                         {}
 func (noBack) close() error                      { return nil }
 
 // purge implements engine.
-func (e *pebbleEngine) purge(ctx context.Context, vbs []uint16) (done int, err error) {
+func (e *pebbleEngine) purge(ctx context.Context, vbs []uint16) (done int, removed bool, err error) {
 	if err := e.broken(); err != nil || len(vbs) == 0 {
-		return 0, err
+		return 0, false, err
 	}
 	here := e.view()
 	it, err := here.back(vbs[0])
 	if err != nil {
-		return 0, errors.Join(err, here.close())
+		return 0, false, errors.Join(err, here.close())
 	}
 	e.begin()
 	defer e.end()
+	write := func(least int) {
+		wrote, werr := e.purged(ctx, least)
+		removed, err = removed || wrote, werr
+	}
 	for read := 0; done < len(vbs) && read < purgeReads && err == nil; done++ {
 		it.to(vbs[done])
 		for err == nil && it.next() {
@@ -337,25 +341,26 @@ func (e *pebbleEngine) purge(ctx context.Context, vbs []uint16) (done int, err e
 			if docID, _, keys := it.entry(); len(keys) == 0 {
 				e.scratch.removeBack(vbs[done], docID)
 			}
-			err = e.purged(ctx, purgeStep)
+			write(purgeStep)
 		}
 	}
 	if err == nil {
-		err = e.purged(ctx, 1)
+		write(1)
 	}
 	if err = errors.Join(err, it.close(), here.close()); err != nil {
-		return 0, err
+		return 0, removed, err
 	}
-	return done, nil
+	return done, removed, nil
 }
 
-// purged writes the collected removals of tombstones if there are at least so many.
-func (e *pebbleEngine) purged(ctx context.Context, least int) error {
+// purged writes the collected removals of tombstones if there are at least so many. It reports whether it wrote any.
+func (e *pebbleEngine) purged(ctx context.Context, least int) (wrote bool, err error) {
 	if len(e.scratch.backs) < least {
-		return nil
+		return false, nil
 	}
 	defer e.scratch.reset()
-	return e.commitOps(ctx)
+	err = e.commitOps(ctx)
+	return err == nil, err
 }
 
 // commitOps writes collected changes that do not change the state.

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -63,6 +64,54 @@ func TestPurgesAreBounded(t *testing.T) {
 	purge([]uint16{3}, 1)
 	if done, err := s.PurgeTombstones(t.Context(), nil); done != 0 || err != nil {
 		t.Errorf("no vbucket: %d done, %v", done, err)
+	}
+	must(t, store.Close())
+}
+
+// TestPurgedTombstonesStayAway checks that when a purge of several passes has ended, a crash brings back none of the
+// tombstones, which nobody would look for any more; and that a purge that removes none writes nothing.
+func TestPurgedTombstonesStayAway(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	open := func() *Store { return openTest(t, "data", func(o *Options) { o.FS = fs }) }
+	store := open()
+	s, err := store.Create(testMeta(1))
+	must(t, err)
+	b := Batch{KeepTombstones: func(uint16) bool { return true }}
+	for doc := range purgeReads + 1 { // the first of each vbucket is a tombstone; the others make two passes of it
+		u := Update{VBucket: uint16(doc / purgeReads), DocID: fmt.Appendf(nil, "%06d", doc), Seqno: uint64(doc + 1)}
+		if doc%purgeReads > 0 {
+			u.Keys = [][]byte{testKey(1)}
+		}
+		b.Updates = append(b.Updates, u)
+	}
+	must(t, s.Flush(t.Context(), b))
+	must(t, s.Persist(t.Context()))
+	must(t, purgeAll(s, 0, 1))
+	lost := fs.CrashClone(vfs.CrashCloneCfg{RNG: rand.New(rand.NewPCG(1, 1))})
+	must(t, store.Close())
+	fs = lost
+	store = open()
+	s, _ = store.Slice(1)
+	eng := s.gen.eng.(*pebbleEngine)
+	here, left := eng.view(), 0
+	it, err := here.back(0)
+	must(t, err)
+	for vb := range uint16(2) {
+		for it.to(vb); it.next(); {
+			if _, _, keys := it.entry(); len(keys) == 0 {
+				left++
+			}
+		}
+	}
+	must(t, it.close())
+	must(t, here.close())
+	if left > 0 {
+		t.Errorf("%d of 2 tombstones are back after a crash", left)
+	}
+	flushes := eng.flushes.Load()
+	must(t, purgeAll(s, 0, 1))
+	if n := eng.flushes.Load() - flushes; n > 0 {
+		t.Errorf("a purge that removes nothing has written %d memtables", n)
 	}
 	must(t, store.Close())
 }

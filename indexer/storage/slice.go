@@ -32,6 +32,7 @@ type Slice struct {
 	newestSeq uint64
 
 	incoming atomic.Int64 // bytes received and not installed
+	purged   atomic.Bool  // tombstones were removed, which may not be durable
 	load     load
 
 	mu        sync.Mutex
@@ -327,16 +328,31 @@ func (s *Slice) replaceSome(ctx context.Context, to []VBPosition, from view) (do
 }
 
 // PurgeTombstones removes the tombstones of vbuckets whose side streams have ended: of as many of the first ones as it
-// reads at a time, at least one. It returns their number. It blocks and fails like Flush, even if there are none; after
-// an error some may have been removed.
+// reads at a time, at least one. It returns their number. When all are done, their removal is durable: the caller may
+// forget that there were any. It blocks and fails like Flush, even if there are none; after an error some may have been
+// removed.
 func (s *Slice) PurgeTombstones(ctx context.Context, vbs []uint16) (done int, err error) {
+	if done, err = s.purge(ctx, vbs); err != nil || done < len(vbs) || !s.purged.Load() {
+		return done, err
+	}
+	if err := s.Persist(ctx); err != nil {
+		return 0, err
+	}
+	s.purged.Store(false)
+	return done, nil
+}
+
+func (s *Slice) purge(ctx context.Context, vbs []uint16) (done int, err error) {
 	s.write.Lock()
 	defer s.write.Unlock()
 	g, _, err := s.hold()
 	if err != nil {
 		return 0, err
 	}
-	done, err = g.eng.purge(ctx, vbs)
+	done, removed, err := g.eng.purge(ctx, vbs)
+	if removed {
+		s.purged.Store(true)
+	}
 	return done, errors.Join(err, s.release(g))
 }
 
