@@ -270,7 +270,8 @@ func (p *past) answer(s *statecontext.State, limit int) *v1.History {
 	bucket := p.asked.Bucket
 	h := &v1.History{FromMS: p.atMS(0), ToMS: p.atMS(p.asked.Points), StepMS: p.atMS(1) - p.atMS(0),
 		Scans: []v1.LatencyHistory{}, DDL: p.latency("", &p.ddl), Indexes: []v1.IndexHistory{},
-		ScansUnnamed: p.beyond, Buckets: p.bucketHistory(bucket), BucketsOmitted: p.unnoted, Of: p.of, Unreachable: p.unanswered}
+		ScansUnnamed: p.beyond, Buckets: p.bucketHistory(bucket), BucketsOmitted: p.unnoted, Of: p.of,
+		Unreachable: p.unanswered}
 	for of, l := range p.scans {
 		h.Scans = append(h.Scans, p.latency(of, l))
 	}

@@ -130,7 +130,9 @@ func (g running) slowFrom(w http.ResponseWriter, r *http.Request) error {
 		return rpc.Refuse(errcode.Unavailable, "no indexer answered: %v", errors.Join(errs...))
 	}
 	slices.Sort(reply.Indexers)
-	slices.SortFunc(reply.Unreachable, func(a, b v1.UnreachableIndexer) int { return strings.Compare(a.Indexer, b.Indexer) })
+	slices.SortFunc(reply.Unreachable, func(a, b v1.UnreachableIndexer) int {
+		return strings.Compare(a.Indexer, b.Indexer)
+	})
 	rpc.Write(w, r, http.StatusOK, reply)
 	return nil
 }

@@ -27,8 +27,9 @@ type History struct {
 	Buckets        []BucketHistory `json:"buckets"`
 	BucketsOmitted int             `json:"buckets_omitted,omitempty"`
 	// Of lists the processes whose records are included.
-	Of          []HistoryOf          `json:"of"`
-	Unreachable []UnreachableProcess `json:"unreachable,omitempty"` // processes that did not answer: their records are missing
+	Of []HistoryOf `json:"of"`
+	// Unreachable lists the processes that did not answer: their records are missing.
+	Unreachable []UnreachableProcess `json:"unreachable,omitempty"`
 }
 
 // LatencyHistory holds durations as percentiles over all of them, and by point.
