@@ -67,7 +67,8 @@ type restful struct {
 	bytes int
 }
 
-// read records a read of n bytes that left nothing unread, and returns how long to rest now; 0 means not at all.
+// read records the n bytes of one or several reads, the last of which left nothing unread, and returns how long to rest
+// now; 0 means not at all.
 func (r *restful) read(n int, now time.Time) time.Duration {
 	r.bytes += n
 	took := max(now.Sub(r.since), time.Microsecond)
@@ -88,8 +89,8 @@ func (r *restful) read(n int, now time.Time) time.Duration {
 // begin starts a window.
 func (r *restful) begin(now time.Time) { r.since, r.bytes = now, 0 }
 
-// rests returns how a connection rests: after each read of n bytes that left nothing unread, unless a request waits
-// for its answer or a caller is in a hurry. It returns nil for a connection that never rests.
+// rests returns how a connection rests: after each read that left nothing unread, n bytes after the previous one,
+// unless a request waits for its answer or a caller is in a hurry. It returns nil for a connection that never rests.
 func (c *Conn) rests(in *gatherer) func(n int) {
 	k := c.conf.Calm
 	if k == nil {

@@ -26,8 +26,9 @@ const (
 type gatherer struct {
 	net.Conn
 	socket  *socket   // nil if not supported
-	rest    func(int) // called before a read after one that left nothing unread, with that one's bytes; may be nil
-	drained int       // bytes of the last read if it left nothing unread, otherwise 0
+	rest    func(int) // called before a read after one that left nothing unread; may be nil
+	drained bool      // the last read left nothing unread
+	fresh   int       // bytes read since rest was last called, which is told of them
 	wakeup  *wakeup   // nil if not supported, and below TLS, which reads a record at a time
 	want    int
 	wait    time.Duration
@@ -49,14 +50,13 @@ func newGatherer(conn net.Conn, window int, secured bool) *gatherer {
 
 // Read implements io.Reader. It must not be called concurrently.
 func (g *gatherer) Read(buf []byte) (int, error) {
-	if g.drained > 0 && g.rest != nil && !g.waiting {
-		g.rest(g.drained)
+	if g.drained && g.rest != nil && !g.waiting {
+		g.rest(g.fresh)
+		g.fresh = 0
 	}
 	n, err := g.read(buf)
-	g.drained = 0
-	if n < len(buf) {
-		g.drained = n
-	}
+	g.drained = err == nil && n < len(buf)
+	g.fresh += n
 	return n, err
 }
 

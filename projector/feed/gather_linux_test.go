@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -89,6 +90,44 @@ func TestRestsInsideTLS(t *testing.T) {
 	}
 }
 
+// TestRestsDependOnAllThatWasRead: not on the last read alone, since TLS reads pieces of a few KiB, and what is gathered
+// is not followed by a rest.
+func TestRestsDependOnAllThatWasRead(t *testing.T) {
+	for _, gathering := range []bool{false, true} {
+		g, to := pair(t)
+		var rests []int
+		g.rest = func(n int) { rests = append(rests, n) }
+		transfer := func(n, piece int) {
+			t.Helper()
+			if _, err := to.Write(make([]byte, n)); err != nil {
+				t.Fatal(err)
+			}
+			for buf := make([]byte, piece); n > 0; {
+				k, err := g.Read(buf)
+				if err != nil {
+					t.Fatal(err)
+				}
+				n -= k
+			}
+		}
+		most := 1005
+		if gathering {
+			most += 64 << 10
+			g.want = 32 << 10
+			if err := g.setGathering(true); err != nil {
+				t.Fatal(err)
+			}
+			transfer(64<<10, 32<<10)
+			g.wait = time.Nanosecond // what follows does not arrive in time
+		}
+		transfer(1005, 100)
+		transfer(1, 100)
+		if !slices.Equal(rests, []int{most}) {
+			t.Errorf("gathering %v: rests after %v bytes, want one after %d", gathering, rests, most)
+		}
+	}
+}
+
 // TestQuiet: data that arrives while the connection rests wakes nobody, and can be read at once afterwards, however
 // much arrived.
 func TestQuiet(t *testing.T) {
@@ -110,7 +149,7 @@ func TestQuiet(t *testing.T) {
 			}
 			g.quiet(1)
 		}
-		g.drained = 1
+		g.drained = true
 		if _, err := io.ReadFull(g, make([]byte, n)); err != nil {
 			t.Fatal(err)
 		}
