@@ -96,10 +96,7 @@ func (c *Conn) rests(in *gatherer) func(n int) {
 	if k == nil {
 		return nil
 	}
-	r := restful{most: restBytesUnasked, since: time.Now()}
-	if in.socket != nil {
-		r.most = min(restBytes, in.want/2)
-	}
+	r := restful{most: in.room(), since: time.Now()}
 	timer := time.NewTimer(0)
 	timer.Stop()
 	return func(n int) {

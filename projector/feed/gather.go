@@ -71,6 +71,22 @@ func (g *gatherer) quiet(least int) {
 	}
 }
 
+// room returns how many bytes may arrive while the connection rests: half of what the system has room for when it is
+// asked by quiet, since a full buffer holds up the node without showing that it would send more.
+func (g *gatherer) room() int {
+	most := min(restBytes, g.want/2)
+	g.quiet(2 * most)
+	defer g.quiet(1)
+	if g.socket == nil {
+		return min(most, restBytesUnasked)
+	}
+	granted, err := g.socket.wakesAt()
+	if err != nil || granted <= 1 { // accepted, and ignored
+		return min(most, restBytesUnasked)
+	}
+	return min(most, granted/2)
+}
+
 func (g *gatherer) read(buf []byte) (int, error) {
 	if g.waiting {
 		n, err := g.gathered(buf)

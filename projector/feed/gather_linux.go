@@ -36,6 +36,17 @@ func (s *socket) wakeAt(least int) error {
 	return os.NewSyscallError("setsockopt", serr)
 }
 
+// wakesAt returns the number that the system has made of wakeAt's: it is bounded by the receive buffer's limit.
+func (s *socket) wakesAt() (least int, err error) {
+	var gerr error
+	if err := s.raw.Control(func(fd uintptr) {
+		least, gerr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT)
+	}); err != nil {
+		return 0, err
+	}
+	return least, os.NewSyscallError("getsockopt", gerr)
+}
+
 // wakeup reads a socket when at least a number of bytes is there.
 type wakeup struct {
 	*socket

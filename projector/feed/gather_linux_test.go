@@ -128,6 +128,39 @@ func TestRestsDependOnAllThatWasRead(t *testing.T) {
 	}
 }
 
+// TestRoomDuringRests: what may arrive during a rest has room, although the receive buffer cannot grow; otherwise the
+// node is held up and seems slow, and the rests never become shorter.
+func TestRoomDuringRests(t *testing.T) {
+	for _, buffer := range []int{0, 16 << 10, 64 << 10} {
+		g, to := pair(t)
+		if buffer > 0 {
+			if err := g.Conn.(*net.TCPConn).SetReadBuffer(buffer); err != nil {
+				t.Fatal(err)
+			}
+		}
+		most := g.room()
+		if most == 0 || most > restBytes || buffer == 0 && most < restBytes {
+			t.Errorf("with a buffer of %d bytes %d may arrive", buffer, most)
+		}
+		g.quiet(2 * most)
+		go func() { _, _ = to.Write(make([]byte, 2*restBytes)) }() // until the test ends
+		until, have := time.Now().Add(time.Minute), 0
+		for ; have < most && time.Now().Before(until); time.Sleep(time.Millisecond) {
+			if err := g.socket.raw.Control(func(fd uintptr) { have, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if have < most {
+			t.Errorf("with a buffer of %d bytes %d may arrive, and %d have room", buffer, most, have)
+		}
+	}
+	g, _ := pair(t)
+	g.socket.raw = refusing{g.socket.raw}
+	if most := g.room(); most != restBytesUnasked {
+		t.Errorf("where the system refuses %d may arrive", most)
+	}
+}
+
 // TestQuiet: data that arrives while the connection rests wakes nobody, and can be read at once afterwards, however
 // much arrived.
 func TestQuiet(t *testing.T) {

@@ -19,4 +19,6 @@ func newWakeup(*socket) *wakeup { return nil }
 
 func (*socket) wakeAt(int) error { return errors.ErrUnsupported }
 
+func (*socket) wakesAt() (int, error) { return 0, errors.ErrUnsupported }
+
 func (*wakeup) read([]byte, int) (int, error) { return 0, errors.ErrUnsupported }
