@@ -74,7 +74,7 @@ func Dial(ctx context.Context, conf Config) (*Conn, error) {
 	var in *gatherer
 	s, err := kvclient.Handshake(ctx, conf.Addr, kvclient.Options{
 		Below: func(conn net.Conn) net.Conn {
-			in = newGatherer(conn, conf.BufferBytes, conf.TLS != nil)
+			in = newGatherer(conn, conf.BufferBytes)
 			return in
 		},
 		User: conf.User, Password: conf.Password, Bucket: conf.Bucket, Name: conf.Name,
@@ -125,7 +125,7 @@ func newConn(s *kvclient.Session, in *gatherer, conf Config) *Conn {
 	c.released = c.acknowledge
 	c.patience.Store(watchSteps)
 	if in != nil {
-		in.rest = c.rests(in)
+		in.start(c.rests(in), conf.TLS != nil)
 	}
 	c.loops.Go(c.readLoop)
 	c.loops.Go(c.writeLoop)

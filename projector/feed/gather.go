@@ -39,13 +39,17 @@ type gatherer struct {
 }
 
 // newGatherer returns a reader of conn; window is the flow-control window, in bytes.
-func newGatherer(conn net.Conn, window int, secured bool) *gatherer {
-	g := &gatherer{Conn: conn, socket: newSocket(conn), want: min(gatherBytes, window/(2*ackFraction)), wait: gatherWait,
-		last: time.Now()}
+func newGatherer(conn net.Conn, window int) *gatherer {
+	return &gatherer{Conn: conn, socket: newSocket(conn), want: min(gatherBytes, window/(2*ackFraction)), wait: gatherWait}
+}
+
+// start lets the reader wait as it sees fit from now on: the read deadline is its own. Before, it is that of the
+// handshake, which ends by it.
+func (g *gatherer) start(rest func(int), secured bool) {
+	g.rest, g.last = rest, time.Now()
 	if g.socket != nil && !secured {
 		g.wakeup = newWakeup(g.socket)
 	}
-	return g
 }
 
 // Read implements io.Reader. It must not be called concurrently.

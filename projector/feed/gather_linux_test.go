@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"syscall"
 	"testing"
@@ -16,8 +17,20 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
-// pair returns a TCP connection with its gatherer; both are closed at the end of the test.
+// pair returns a TCP connection with its gatherer, which has been started; both are closed at the end of the test.
 func pair(t *testing.T) (*gatherer, net.Conn) {
+	t.Helper()
+	g, to := unstarted(t)
+	g.start(nil, false)
+	if g.wakeup == nil || g.want != gatherBytes {
+		t.Fatalf("a TCP connection is read plainly: %+v", g)
+	}
+	g.wait = time.Minute // hang guard
+	return g, to
+}
+
+// unstarted is like pair, with a gatherer that has not been started.
+func unstarted(t *testing.T) (*gatherer, net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -33,12 +46,7 @@ func pair(t *testing.T) (*gatherer, net.Conn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = to.Close(), from.Close() })
-	g := newGatherer(from, DefaultBufferBytes, false)
-	if g.wakeup == nil || g.want != gatherBytes {
-		t.Fatalf("a TCP connection is read plainly: %+v", g)
-	}
-	g.wait = time.Minute // hang guard
-	return g, to
+	return newGatherer(from, DefaultBufferBytes), to
 }
 
 // TestRestsInsideTLS: a connection inside TLS rests when nothing is left to read, not after each record.
@@ -251,6 +259,26 @@ func TestGather(t *testing.T) {
 	}
 }
 
+// TestDeadlinesOfTheHandshake: until the gatherer is started, its user's deadlines end reads, however fast the node sends.
+func TestDeadlinesOfTheHandshake(t *testing.T) {
+	g, to := unstarted(t)
+	g.wait = time.Minute
+	if _, err := to.Write(make([]byte, 4*gatherFrom)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := io.ReadFull(g, make([]byte, gatherFrom)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.SetDeadline(time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := g.Read(make([]byte, 4*gatherFrom)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a read of %d bytes after the deadline: %v", n, err)
+	}
+}
+
 // TestGatherEndsWithClose: closing this side ends the wait, too.
 func TestGatherEndsWithClose(t *testing.T) {
 	g, _ := pair(t)
@@ -309,11 +337,12 @@ func TestGatherOnlyWhereItIsBusy(t *testing.T) {
 	}
 	a, b := net.Pipe()
 	defer b.Close()
-	if g := newGatherer(a, DefaultBufferBytes, false); g.wakeup != nil {
+	g := newGatherer(a, DefaultBufferBytes)
+	if g.start(nil, false); g.wakeup != nil {
 		t.Error("what is no TCP connection is to be read plainly")
 	}
 	_ = a.Close()
-	if g := newGatherer(a, MinBufferBytes, false); g.want >= MinBufferBytes/ackFraction {
+	if g := newGatherer(a, MinBufferBytes); g.want >= MinBufferBytes/ackFraction {
 		t.Errorf("of a window of %d bytes %d are waited for: the node may send no more before some are acknowledged",
 			MinBufferBytes, g.want)
 	}
