@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"fmt"
 	"math/big"
 	"path/filepath"
 	"strings"
@@ -72,6 +73,45 @@ func TestInsideTLS(t *testing.T) {
 			t.Error("a node of an unknown CA is trusted")
 		}
 	})
+}
+
+// TestRestsOfARealNode: with rests, with and without TLS, with the least window and the usual one, everything arrives:
+// a trickle, a burst of many times the window, and a document that is larger than window and socket buffer.
+func TestRestsOfARealNode(t *testing.T) {
+	dir, files := certified(t)
+	source, err := tlsconf.OpenNode(files, tlsconf.KV, "kv1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stage{TB: t, dial: feed.DialFeed, mood: func(*kv.Config) {}, dir: t.TempDir(), truth: map[string]string{},
+		edit: func(c *kv.Config) { c.TLS, c.ListenTLS = source, "127.0.0.1:0" }}
+	s.open()
+	t.Cleanup(func() { s.stop() })
+	trusting, err := (kvclient.TLSFiles{CA: filepath.Join(dir, tlsconf.CAFile)}).Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, secured := range []bool{false, true} {
+		for _, window := range []int{feed.MinBufferBytes, feed.DefaultBufferBytes} {
+			conf := s.conf()
+			conf.Calm, conf.BufferBytes = feed.NewCalm(), window
+			if secured {
+				conf.Addr, conf.TLS = s.node.MemcachedTLSAddr(), trusting
+			}
+			c := dialWith(t, s.dial, conf)
+			m := s.mirror()
+			m.follow(t, c, all())
+			for _, round := range []struct{ documents, bytes int }{{5, 100}, {400, 5 << 10}, {1, 8 << 20}, {5, 100}} {
+				keys := make([]string, round.documents)
+				for i := range keys {
+					keys[i] = fmt.Sprint("k", i)
+				}
+				s.setAll(keys, strings.Repeat("x", round.bytes))
+				m.read(t, c, targets(t, c))
+				s.compare(m)
+			}
+		}
+	}
 }
 
 // onlyCommonName returns the configuration of a node whose certificate names it by its common name alone, as in older
