@@ -44,8 +44,8 @@ func (s *spare) write(name string, value any) error {
 	return err
 }
 
-// refill makes the spare file if it is missing or too small, unless that was tried a moment ago. Without room for it,
-// there is none.
+// refill makes the spare file if it is missing, or larger if it is too small, unless that was tried a moment ago. Without
+// room for it, there is none, or it stays as it is.
 func (s *spare) refill(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,21 +57,21 @@ func (s *spare) refill(now time.Time) {
 	if m, err := os.Stat(filepath.Join(s.dir, mapName)); err == nil {
 		size = max(size, 2*m.Size())
 	}
-	path := filepath.Join(s.dir, spareName)
-	if had, err := os.Stat(path); err == nil && had.Size() >= size {
-		return
+	path, had := filepath.Join(s.dir, spareName), int64(0)
+	if i, err := os.Stat(path); err == nil {
+		had = i.Size()
 	}
-	if writeZeros(path, size) != nil {
-		_ = os.Remove(path) // a part of it would be taken for nothing
+	if had < size && appendZeros(path, size-had) != nil && had == 0 {
+		_ = os.Remove(path) // a part of the least size would be taken for nothing
 	}
 }
 
-func writeZeros(path string, size int64) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+func appendZeros(path string, n int64) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	if _, err = f.Write(make([]byte, size)); err == nil {
+	if _, err = f.Write(make([]byte, n)); err == nil {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())

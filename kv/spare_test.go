@@ -19,33 +19,46 @@ func fullDisk(t *testing.T, config *Config) (fill func(n *Node), free func(n *No
 	t.Helper()
 	dir := t.TempDir()
 	config.Dir = filepath.Join(dir, "node")
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
+	if err := mountSmall(t, dir); err != nil {
 		t.Logf("full disk: injected errors, because no tmpfs can be mounted: %v", err)
 		return injectFull(config)
 	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
 	others := filepath.Join(dir, "others")
-	return func(*Node) {
-			f, err := os.OpenFile(others, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.Close()
-			for piece := []byte(strings.Repeat("x", 4096)); err == nil; {
-				_, err = f.Write(piece)
-			}
-			if !errors.Is(err, syscall.ENOSPC) {
-				t.Fatal(err)
-			}
-		}, func(*Node) {
-			if err := os.Remove(others); err != nil {
-				t.Fatal(err)
-			}
+	return func(*Node) { fillUp(t, others) }, func(*Node) {
+		if err := os.Remove(others); err != nil {
+			t.Fatal(err)
 		}
+	}
+}
+
+// mountSmall mounts a tmpfs of 8 MiB until the end of the test.
+func mountSmall(t *testing.T, dir string) error {
+	t.Helper()
+	err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=8m")
+	if err == nil {
+		t.Cleanup(func() {
+			if err := syscall.Unmount(dir, 0); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return err
+}
+
+// fillUp makes a file take all the room that is left.
+func fillUp(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for piece := []byte(strings.Repeat("x", 4096)); err == nil; {
+		_, err = f.Write(piece)
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
 }
 
 func injectFull(config *Config) (fill func(n *Node), free func(n *Node)) {
@@ -160,4 +173,26 @@ func TestSpare(t *testing.T) {
 		t.Error(err)
 	}
 	want("after another error", 2*(leastSpare+3))
+}
+
+// TestSpareOfALargerMap: a spare file that is too small for the map, and finds no room to grow, keeps what it has.
+func TestSpareOfALargerMap(t *testing.T) {
+	dir := t.TempDir()
+	if err := mountSmall(t, dir); err != nil {
+		t.Skip("no tmpfs can be mounted: ", err)
+	}
+	s := newSpare(dir)
+	now := time.Now()
+	s.refill(now)
+	if err := s.write(mapName, strings.Repeat("m", leastSpare)); err != nil {
+		t.Fatal(err)
+	}
+	for _, others := range []string{"all", "more"} { // the second time all that was given up
+		fillUp(t, filepath.Join(dir, others))
+		now = now.Add(spareEvery)
+		s.refill(now)
+	}
+	if err := s.write(promisesName, strings.Repeat("p", leastSpare/2)); err != nil {
+		t.Error(err)
+	}
 }
