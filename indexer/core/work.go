@@ -227,11 +227,17 @@ func (w *Work) addPurge(id index.CopyID, vbuckets ...uint16) {
 	w.purges[id] = append(w.purges[id], vbuckets...)
 }
 
-// PurgeAll schedules the removal of the tombstones of all vbuckets of a copy.
+// PurgeAll schedules the removal of the tombstones of all vbuckets of a copy, in place of what is scheduled.
 func (w *Work) PurgeAll(id index.CopyID) {
-	for vb := range w.st.vbuckets {
-		w.addPurge(id, uint16(vb))
+	all := make([]uint16, w.st.vbuckets)
+	for vb := range all {
+		all[vb] = uint16(vb)
 	}
+	if len(w.purges[id]) > 0 { // it has its turn
+		w.purges[id] = all
+		return
+	}
+	w.addPurge(id, all...)
 }
 
 // Stir schedules a write to a copy for when there is nothing else to write, so that the copy's writer meets whatever

@@ -240,6 +240,25 @@ func TestPurges(t *testing.T) {
 	w.nothing("at the end")
 }
 
+// TestPurgesOfACopyReopenedAgainAndAgain: what is due does not grow while there is always something else to write.
+func TestPurgesOfACopyReopenedAgainAndAgain(t *testing.T) {
+	w := newWorked(t)
+	w.promote()
+	h := w.takes()
+	w.w.PurgeAll(20)
+	for range 100 {
+		w.w.PurgeAll(10)
+	}
+	if due := w.w.purges[10]; len(due) != w.st.vbuckets {
+		t.Errorf("%d vbuckets are due, the bucket has %d", len(due), w.st.vbuckets)
+	}
+	w.w.Ended(h)
+	for _, id := range []index.CopyID{20, 10} { // each once
+		w.w.Purged(w.purges(id, 0, 1), 2)
+	}
+	w.nothing("at the end")
+}
+
 // TestPurgesLeaveWhatIsNeeded: tombstones stay in a vbucket whose side stream has not ended, also if that has begun
 // since they were due; they go when it has ended.
 func TestPurgesLeaveWhatIsNeeded(t *testing.T) {
