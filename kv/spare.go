@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"crypto/rand"
 	"errors"
 	"os"
 	"path/filepath"
@@ -61,17 +62,20 @@ func (s *spare) refill(now time.Time) {
 	if i, err := os.Stat(path); err == nil {
 		had = i.Size()
 	}
-	if had < size && appendZeros(path, size-had) != nil && had == 0 {
+	if had < size && appendNoise(path, size-had) != nil && had == 0 {
 		_ = os.Remove(path) // a part of the least size would be taken for nothing
 	}
 }
 
-func appendZeros(path string, n int64) error {
+// appendNoise appends n bytes for which a file system that compresses needs as much room.
+func appendNoise(path string, n int64) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	if _, err = f.Write(make([]byte, n)); err == nil {
+	noise := make([]byte, n)
+	_, _ = rand.Read(noise) // never fails
+	if _, err = f.Write(noise); err == nil {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())

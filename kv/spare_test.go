@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/golang/snappy"
 )
 
 // fullDisk mounts a small tmpfs for a node's folder. fill takes all the room that is left on it, free makes room again.
@@ -122,6 +124,16 @@ func TestAFullDiskTakesANewerMap(t *testing.T) {
 	}
 }
 
+// compressed returns how many bytes a file takes when it is compressed.
+func compressed(t *testing.T, path string) int {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(snappy.Encode(nil, b))
+}
+
 // TestSpare: the spare file is twice as large as a large map, is made at most once a minute, and is given up for a
 // write that finds no room, but not for one that fails otherwise.
 func TestSpare(t *testing.T) {
@@ -141,6 +153,9 @@ func TestSpare(t *testing.T) {
 	}
 	s.refill(now)
 	want("at first", leastSpare)
+	if n := compressed(t, filepath.Join(s.dir, spareName)); n < leastSpare {
+		t.Errorf("a file system that compresses keeps %d bytes free", n)
+	}
 	large := string(bytes.Repeat([]byte("m"), leastSpare))
 	if err := s.write(mapName, large); err != nil {
 		t.Fatal(err)
