@@ -45,8 +45,8 @@ func (s *spare) write(name string, value any) error {
 	return err
 }
 
-// refill makes the spare file if it is missing, or larger if it is too small, unless that was tried a moment ago. Without
-// room for it, there is none, or it stays as it is.
+// refill makes the spare file if it is missing, or larger if it is too small, unless that was tried a moment ago.
+// Without room for it, there is none, or it stays as it is.
 func (s *spare) refill(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -99,8 +99,8 @@ func TestRestsInsideTLS(t *testing.T) {
 	}
 }
 
-// TestRestsDependOnAllThatWasRead: not on the last read alone, since TLS reads pieces of a few KiB, and what is gathered
-// is not followed by a rest.
+// TestRestsDependOnAllThatWasRead: not on the last read alone, since TLS reads pieces of a few KiB, and what is
+// gathered is not followed by a rest.
 func TestRestsDependOnAllThatWasRead(t *testing.T) {
 	for _, gathering := range []bool{false, true} {
 		g, to := pair(t)
@@ -274,7 +274,8 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// TestDeadlinesOfTheHandshake: until the gatherer is started, its user's deadlines end reads, however fast the node sends.
+// TestDeadlinesOfTheHandshake: until the gatherer is started, its user's deadlines end reads, however fast the node
+// sends.
 func TestDeadlinesOfTheHandshake(t *testing.T) {
 	g, to := unstarted(t)
 	g.wait = time.Minute
