@@ -119,18 +119,27 @@ func (c *credentialFlags) folder() error {
 
 // readSecret reads a secret from a file, or from standard input (-).
 func readSecret(s Streams, path string) (string, error) {
-	in, err := s.open(path)
+	if path == standard {
+		return secretLine(s.In)
+	}
+	return secretFile(path)
+}
+
+// secretFile reads a secret from a file.
+func secretFile(path string) (string, error) {
+	f, err := os.Open(path)
 	if err != nil {
 		return "", usage("password or token: %v", err)
 	}
-	defer in.Close()
-	secret, err := secretLine(in)
-	if err != nil && path != standard {
+	defer f.Close()
+	secret, err := secretLine(f)
+	if err != nil {
 		return "", usage("%s: %w", path, err)
 	}
-	return secret, err
+	return secret, nil
 }
 
+// secretLine reads a secret without its line end.
 func secretLine(in io.Reader) (string, error) {
 	b, err := io.ReadAll(io.LimitReader(in, maxSecret+1))
 	if err != nil {

@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"tidemark/errcode"
+	"tidemark/projector"
 )
 
 // TestSecretFromStandardInputIsReadOnce checks that a secret from standard input is used for all calls of a command, as
@@ -28,6 +31,39 @@ func TestSecretFromStandardInputIsReadOnce(t *testing.T) {
 		}
 		if o, err := flags.options(t.Context(), Streams{}, nil); err != nil || o.Token != token {
 			t.Errorf("read %q from a file with %q, %v", o.Token, token, err)
+		}
+	}
+}
+
+// TestSecretFilesHaveOneRule checks that files of KV passwords are read by the rule of all secrets, and that errors
+// name the file.
+func TestSecretFilesHaveOneRule(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "secret")
+	read := map[string]func() (string, error){
+		"a token":       func() (string, error) { return readSecret(Streams{}, file) },
+		"a KV password": func() (string, error) { return secretFile(file) },
+		"a projector's password": func() (string, error) {
+			c := projector.Config{User: "u"}
+			if err := kvUser(&c, file, false); err != nil {
+				return "", err
+			}
+			return c.ReadPassword()
+		},
+	}
+	longest := strings.Repeat("x", maxSecret)
+	for content, want := range map[string]string{"secret": "secret", "secret\r\n": "secret", " a b ": " a b ",
+		longest: longest, "": "", "\n": "", "two\nlines": "", longest + "x": ""} {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for what, read := range read {
+			secret, err := read()
+			if secret != want || (err == nil) != (want != "") {
+				t.Errorf("%s of %.20q (%d bytes): %.20q, %v", what, content, len(content), secret, err)
+			}
+			if err != nil && (exitCode(err) != errcode.ExitUsage || !strings.Contains(err.Error(), file)) {
+				t.Errorf("%s of %.20q: exit code %d, %v", what, content, exitCode(err), err)
+			}
 		}
 	}
 }

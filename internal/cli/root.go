@@ -490,12 +490,3 @@ func (f *logFlags) logger(s Streams, name string) (hclog.Logger, error) {
 	detach(s, f.format == "json")
 	return logging.New(s.Err, name, l, f.format == "json"), nil
 }
-
-// secretFile reads a password from a file, without the line end.
-func secretFile(path string) (string, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return "", usage("password file: %v", err)
-	}
-	return strings.TrimRight(string(b), "\r\n"), nil
-}
