@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"text/tabwriter"
@@ -155,7 +156,7 @@ rebalance can run at a time. --wait shows the progress until the end; the exit c
 	return cmd
 }
 
-// maxPlanFile limits the size of a plan's file.
+// maxPlanFile limits a plan, in bytes.
 const maxPlanFile = 32 << 20
 
 func readPlan(file string, fl *pflag.FlagSet, req *v1.RebalanceRequest) error {
@@ -164,13 +165,17 @@ func readPlan(file string, fl *pflag.FlagSet, req *v1.RebalanceRequest) error {
 			return usage("--%s is part of the plan; make a new plan with it", flag)
 		}
 	}
-	st, err := os.Stat(file)
-	if err == nil && st.Size() > maxPlanFile {
-		return usage("--plan %s: %d bytes, at most %d", file, st.Size(), maxPlanFile)
-	}
-	b, err := os.ReadFile(file)
+	f, err := os.Open(file)
 	if err != nil {
 		return usage("--plan: %v", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxPlanFile+1))
+	if err != nil {
+		return usage("--plan: %v", err)
+	}
+	if len(b) > maxPlanFile {
+		return usage("--plan %s: more than %d bytes", file, maxPlanFile)
 	}
 	req.Plan, req.Sends, req.Receives = &rebalance.Plan{}, 0, 0
 	if err := rpc.ReadJSON(b, req.Plan); err != nil {
