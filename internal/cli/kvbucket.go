@@ -130,7 +130,7 @@ take effect immediately. The name and the number of vbuckets cannot be changed.`
 			}
 			uuid, operation, err := a.ChangeBuckets(cmd.Context(), clustermap.BucketChange{Name: args[0], Edit: e})
 			if err == nil && operation != "" && e.Replicas != nil && !noWait {
-				err = waitRebalance(cmd.Context(), s, a, operation)
+				err = waitRebalance(cmd.Context(), s, a.Status, operation)
 			}
 			if err != nil {
 				return err

@@ -20,6 +20,12 @@ import (
 // rebalancePoll is the interval between checks of a rebalance.
 const rebalancePoll = 200 * time.Millisecond
 
+// leaderAbsence is how long a command waits for a KV node that does not answer and may be restarting.
+const leaderAbsence = 5 * time.Minute
+
+// errLeaderSilent is wrapped if other nodes answer, but not the one that runs the operation.
+var errLeaderSilent = errors.New("the node that leads the cluster does not answer")
+
 // kvAdminFlags select the KV cluster whose admin interface a command uses.
 type kvAdminFlags struct {
 	admin, data, user, passwordFile, password string
@@ -134,7 +140,7 @@ var kvAdminCodes = []struct {
 	{clustermap.ErrBucketExists, errcode.ExitConflict}, {clustermap.ErrNameExists, errcode.ExitConflict},
 	{clustermap.ErrRebalancing, errcode.ExitConflict}, {clustermap.ErrTooManyBuckets, errcode.ExitFailed},
 	{clustermap.ErrBuckets, errcode.ExitUsage}, // an invalid name or number
-	{kv.ErrSilent, errcode.ExitUnavailable},
+	{kv.ErrSilent, errcode.ExitUnavailable}, {errLeaderSilent, errcode.ExitUnavailable},
 }
 
 // kvAdminCode returns the exit code of a KV cluster's error; 0 if the table has none.
@@ -292,7 +298,7 @@ func kvRebalance(s Streams) *cobra.Command {
 		Long: `Adds and removes members and moves vbuckets so that they are spread evenly. Without --add and --remove it only
 spreads them, and makes the replicas that a failover left missing. Start a new node with tidemark kv --join. The
 rebalance continues without this command, and after the restart of a killed node; until it has ended, the same command
-shows its progress.`,
+shows its progress. The command waits up to five minutes for a node that does not answer.`,
 		Example: "  tidemark kv rebalance --data ./cluster --add kv4=127.0.0.1:11310=127.0.0.1:11311\n  tidemark kv " +
 			"rebalance --data ./cluster --remove kv1",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -311,7 +317,7 @@ shows its progress.`,
 				return err
 			}
 			if !noWait {
-				if err := waitRebalance(cmd.Context(), s, a, ""); err != nil {
+				if err := waitRebalance(cmd.Context(), s, a.Status, ""); err != nil {
 					return err
 				}
 			}
@@ -337,32 +343,80 @@ func isOver(status kv.ClusterStatus, operation string) bool {
 	return status.Answered(status.Leader)
 }
 
-// waitRebalance shows the progress of an operation until it has ended; with "" until none is running.
-func waitRebalance(ctx context.Context, s Streams, a *kv.Admin, operation string) error {
-	bar := newBar(s.Err, "rebalancing")
-	reported := ""
+// waitRebalance shows the progress of an operation, whose state read returns, until it has ended; with "" until none is
+// running. It returns an error earlier if repeating does not help, or if the leader does not answer for leaderAbsence.
+func waitRebalance(ctx context.Context, s Streams, read func(context.Context) (kv.ClusterStatus, error),
+	operation string) error {
+	w := &rebalanceWait{bar: newBar(s.Err, "rebalancing"), answered: time.Now()}
 	for {
-		status, err := a.Status(ctx)
+		status, err := read(ctx)
+		over, err := w.take(status, err, operation)
 		switch {
-		case err != nil && ctx.Err() != nil:
-			bar.done(false)
-			return ctx.Err()
-		case err != nil: // its nodes may be restarting
-		case isOver(status, operation):
-			bar.done(true)
+		case over:
+			w.bar.done(true)
 			return nil
-		case status.Progress != nil && status.Progress.Total > 0:
-			bar.set(float64(status.Progress.Total-status.Progress.Left) * 100 / float64(status.Progress.Total))
-			if w := status.Progress.Waiting; w != "" && w != reported {
-				reported = w
-				fmt.Fprintf(s.Err, "waits for %s\n", w)
+		case err == nil && pause(ctx, rebalancePoll):
+			continue
+		case ctx.Err() != nil:
+			err = ctx.Err()
+		}
+		w.bar.done(false)
+		return err
+	}
+}
+
+// rebalanceWait is the state of waitRebalance.
+type rebalanceWait struct {
+	bar      *bar
+	answered time.Time // when the leader last answered
+	reason   string    // the last reported reason
+}
+
+// take shows a state, and reports whether the operation has ended. An error ends the wait.
+func (w *rebalanceWait) take(status kv.ClusterStatus, err error, operation string) (over bool, _ error) {
+	untrusted := errors.As(err, new(*tls.CertificateVerificationError))
+	switch {
+	case err != nil && (untrusted || !errors.Is(err, kv.ErrSilent)):
+		return false, fmt.Errorf("reading the progress of the rebalance, which continues without this command: %w", err)
+	case err != nil: // the nodes may be restarting
+		return false, w.absent("nodes", err)
+	case isOver(status, operation):
+		return true, nil
+	case status.Progress == nil:
+		err = fmt.Errorf("%w: %s", errLeaderSilent, status.Leader)
+		for _, n := range status.Nodes {
+			if n.ID == status.Leader {
+				err = fmt.Errorf("%w: %s", err, n.Detail)
 			}
 		}
-		select {
-		case <-ctx.Done():
-			bar.done(false)
-			return ctx.Err()
-		case <-time.After(rebalancePoll):
-		}
+		return false, w.absent(status.Leader, err)
+	}
+	w.answered = time.Now()
+	p := status.Progress
+	if p.Total > 0 {
+		w.bar.set(float64(p.Total-p.Left) * 100 / float64(p.Total))
+	}
+	if p.Waiting != "" {
+		w.report(p.Waiting, p.Waiting)
+	}
+	return false, nil
+}
+
+// absent reports that nodes do not answer, and returns an error if that has lasted for leaderAbsence.
+func (w *rebalanceWait) absent(nodes string, err error) error {
+	if time.Since(w.answered) >= leaderAbsence {
+		return fmt.Errorf("%w; waited for %s; the rebalance continues when the nodes run again: tidemark kv status shows "+
+			"its progress", err, leaderAbsence)
+	}
+	w.report("absent: "+nodes, "KV: "+err.Error())
+	return nil
+}
+
+// report prints what the command waits for, unless the last report had the same reason: texts of errors may contain
+// numbers that differ at each attempt.
+func (w *rebalanceWait) report(reason, text string) {
+	if reason != w.reason {
+		w.reason = reason
+		w.bar.note("waits for " + text)
 	}
 }
