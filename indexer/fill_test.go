@@ -409,7 +409,7 @@ func TestFillRollback(t *testing.T) {
 }
 
 // question returns the question of a request. The request can still be answered.
-func question(t *testing.T, r *http.Request) (q transfer.Question) {
+func requestOf(t *testing.T, r *http.Request) (q transfer.Request) {
 	t.Helper()
 	body, err := io.ReadAll(r.Body)
 	if err == nil {
@@ -429,7 +429,7 @@ func TestFillWatchesTheBranch(t *testing.T) {
 	p := newPair(t)
 	var reads, opens atomic.Int64
 	p.between = func(_ http.ResponseWriter, r *http.Request, _ int64) bool {
-		switch question(t, r).Op {
+		switch requestOf(t, r).Op {
 		case "open":
 			opens.Add(1)
 		case "read":
@@ -498,7 +498,7 @@ func TestFillResumesAfterACrash(t *testing.T) {
 	var gone atomic.Bool
 	stuck := make(chan struct{})
 	p.between = func(_ http.ResponseWriter, r *http.Request, _ int64) bool {
-		q := question(t, r)
+		q := requestOf(t, r)
 		if q.Op == "read" {
 			last.Store(max(last.Load(), int64(q.File)))
 			if gone.Load() {
@@ -538,7 +538,7 @@ func TestFillWaitsForABusySource(t *testing.T) {
 	p := newPair(t)
 	const busy = 3
 	p.between = func(w http.ResponseWriter, r *http.Request, n int64) bool {
-		if q := question(t, r); q.Op != "open" || n > busy {
+		if q := requestOf(t, r); q.Op != "open" || n > busy {
 			return false
 		}
 		answerFramed(t, w, &transfer.Offer{Busy: "sends to others", Moved: uint64(n)})

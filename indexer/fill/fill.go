@@ -330,7 +330,7 @@ func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 	var said about
 	r := transfer.Receiver{
 		Name: f.UUID(),
-		Peer: func(ctx context.Context, q *transfer.Question) (io.ReadCloser, error) {
+		Peer: func(ctx context.Context, q *transfer.Request) (io.ReadCloser, error) {
 			// Each request has its own deadline, for links of any length; the detector finds out whether the node is
 			// silent.
 			return f.Nodes.Watched(ctx, node, transfer.Path, q, nil)

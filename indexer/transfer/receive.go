@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// chunkPatience bounds the request for one chunk, and any other request.
-	chunkPatience = 20 * time.Second
+	// chunkTimeout bounds the request for one chunk, and any other request.
+	chunkTimeout = 20 * time.Second
 	// AnswerTime exceeds that: a receiver that disconnects ends its request sooner.
-	AnswerTime = 2 * chunkPatience
+	AnswerTime = 2 * chunkTimeout
 	// chunkTries is how often a chunk is requested, with growing pauses.
 	chunkTries = 5
 	chunkPause = 200 * time.Millisecond
@@ -30,7 +30,7 @@ type Sink interface {
 }
 
 // Peer sends a request to another indexer. It returns the body of a successful answer, or a problem.
-type Peer func(ctx context.Context, q *Question) (io.ReadCloser, error)
+type Peer func(ctx context.Context, q *Request) (io.ReadCloser, error)
 
 // Receiver receives exports from one peer.
 type Receiver struct {
@@ -41,13 +41,13 @@ type Receiver struct {
 	// Got is called with the number of bytes that have arrived; its error ends the transfer.
 	Got func(n int) error
 
-	pause, patience time.Duration // 0: the constants above; tests use shorter ones
+	pause, timeout time.Duration // 0: the constants above; tests use shorter ones
 }
 
 // Receive copies an export here. Errors wrap ErrBusy (as a Busy if the peer gave details), are a Problem from the
 // peer, or come from Begin, Got or the Sink.
 func (r *Receiver) Receive(ctx context.Context, w *Want) (*Offer, Sink, error) {
-	body, err := r.ask(ctx, r.within(chunkPatience), maxOffer, &Question{Op: opOpen, Want: w})
+	body, err := r.call(ctx, r.within(chunkTimeout), maxOffer, &Request{Op: opOpen, Want: w})
 	var p *rpc.Problem
 	if errors.As(err, &p) && p.Code == errcode.Unavailable {
 		return nil, nil, fmt.Errorf("%w: %w", ErrBusy, err)
@@ -78,12 +78,12 @@ func (r *Receiver) Receive(ctx context.Context, w *Want) (*Offer, Sink, error) {
 // end releases the export at the peer, even if ctx has ended.
 func (r *Receiver) end(ctx context.Context, o *Offer) {
 	// without it the peer waits for a while
-	_, _ = r.ask(context.WithoutCancel(ctx), r.within(chunkPatience)/4, sumBytes, &Question{Op: opEnd, ID: o.ID})
+	_, _ = r.call(context.WithoutCancel(ctx), r.within(chunkTimeout)/4, sumBytes, &Request{Op: opEnd, ID: o.ID})
 }
 
 func (r *Receiver) within(d time.Duration) time.Duration {
-	if r.patience > 0 {
-		return r.patience
+	if r.timeout > 0 {
+		return r.timeout
 	}
 	return d
 }
@@ -91,7 +91,7 @@ func (r *Receiver) within(d time.Duration) time.Duration {
 func (r *Receiver) file(ctx context.Context, o *Offer, i int, sink Sink) error {
 	f := &o.Files[i]
 	for at := sink.Held(f.Name); at < f.Size; at = sink.Held(f.Name) {
-		p, err := r.chunk(ctx, &Question{Op: opRead, ID: o.ID, File: i, At: at, Bytes: int(min(ChunkBytes, f.Size-at))})
+		p, err := r.chunk(ctx, &Request{Op: opRead, ID: o.ID, File: i, At: at, Bytes: int(min(ChunkBytes, f.Size-at))})
 		if err != nil {
 			return err
 		}
@@ -106,13 +106,13 @@ func (r *Receiver) file(ctx context.Context, o *Offer, i int, sink Sink) error {
 }
 
 // chunk requests a chunk until it arrives intact. It does not retry if the peer has released the export.
-func (r *Receiver) chunk(ctx context.Context, q *Question) (p []byte, err error) {
+func (r *Receiver) chunk(ctx context.Context, q *Request) (p []byte, err error) {
 	pause := chunkPause
 	if r.pause > 0 {
 		pause = r.pause
 	}
 	for range chunkTries {
-		if p, err = r.ask(ctx, r.within(chunkPatience), int64(q.Bytes), q); err == nil && len(p) != q.Bytes {
+		if p, err = r.call(ctx, r.within(chunkTimeout), int64(q.Bytes), q); err == nil && len(p) != q.Bytes {
 			err = fmt.Errorf("%w: %d bytes, want %d", errSum, len(p), q.Bytes)
 		}
 		var refused *rpc.Problem
@@ -131,9 +131,9 @@ func (r *Receiver) chunk(ctx context.Context, q *Question) (p []byte, err error)
 	return nil, err
 }
 
-// ask sends a request and returns the content of the answer, which may have at most most bytes.
-func (r *Receiver) ask(ctx context.Context, patience time.Duration, most int64, q *Question) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// call sends a request and returns the content of the answer, which may have at most most bytes.
+func (r *Receiver) call(ctx context.Context, timeout time.Duration, most int64, q *Request) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	q.Format, q.Receiver = Format, r.Name
 	body, err := r.Peer(ctx, q)

@@ -41,8 +41,8 @@ type Sender struct {
 	// Trouble is called with what is wrong with the disk of the export; with "" when the disk goes on. It may be nil.
 	Trouble func(why string)
 
-	patience time.Duration // 0: offerPatience; tests use a shorter one
-	moved    atomic.Uint64 // see Busy
+	wait  time.Duration // 0: offerWait; tests use a shorter one
+	moved atomic.Uint64 // see Busy
 
 	mu  sync.Mutex
 	cur *sending
@@ -61,13 +61,13 @@ type sending struct {
 	files  []File
 
 	// guarded by Sender.mu
-	offer []byte // encoded Offer, once the export is made
-	err   error  // why it could not be made
-	taken bool   // the receiver has got the offer
-	begun bool   // the receiver has read something
-	asked time.Time
-	users int  // readers, including the goroutine that makes it
-	over  bool // its receiver has ended it while it was read: the last reader releases it
+	offer   []byte    // encoded Offer, once the export is made
+	err     error     // why it could not be made
+	taken   bool      // the receiver has got the offer
+	begun   bool      // the receiver has read something
+	lastUse time.Time // when it was last requested or read
+	users   int       // readers, including the goroutine that makes it
+	over    bool      // its receiver has ended it while it was read: the last reader releases it
 	// since when the present piece of work on disk is under way: a step of making it, or a chunk that is read; zero: none
 	disk time.Time
 	hung bool // that took too long, and was reported
@@ -99,8 +99,8 @@ func (s *Sender) Run(ctx context.Context) error {
 
 func (s *Sender) idle(c *sending) bool { return s.unused(c, idleAfter) }
 
-// forsaken reports whether an export may be replaced by another receiver's.
-func (s *Sender) forsaken(c *sending) bool {
+// replaceable reports whether an export may be replaced by another receiver's.
+func (s *Sender) replaceable(c *sending) bool {
 	if c.begun {
 		return s.unused(c, stalledAfter)
 	}
@@ -108,7 +108,7 @@ func (s *Sender) forsaken(c *sending) bool {
 }
 
 func (s *Sender) unused(c *sending, since time.Duration) bool {
-	return c.users == 0 && s.Now().Sub(c.asked) > since
+	return c.users == 0 && s.Now().Sub(c.lastUse) > since
 }
 
 // end releases the current export if which returns true for it.
@@ -119,7 +119,7 @@ func (s *Sender) end(which func(*sending) bool) {
 }
 
 // finish records that the receiver of an export has ended it. It is released now, or with its last reader.
-func (s *Sender) finish(q *Question) {
+func (s *Sender) finish(q *Request) {
 	s.mu.Lock()
 	if c := s.cur; c != nil && c.is(q) {
 		c.over = true
@@ -141,14 +141,14 @@ func (s *Sender) take(which func(*sending) bool) *sending {
 	return c
 }
 
-var errAbandoned = errors.New("no indexer asked for the export while it was being made")
+var errAbandoned = errors.New("no indexer requested the export while it was being made")
 
 // abandon cancels making an export that no receiver has requested for idleAfter. A waiting receiver repeats its
 // request every few seconds.
 func (s *Sender) abandon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.cur; c != nil && c.giveUp != nil && s.Now().Sub(c.asked) > idleAfter {
+	if c := s.cur; c != nil && c.giveUp != nil && s.Now().Sub(c.lastUse) > idleAfter {
 		c.giveUp(errAbandoned)
 	}
 }
@@ -215,7 +215,7 @@ func (s *Sender) close(c *sending) {
 
 // Serve serves a request.
 func (s *Sender) Serve(w http.ResponseWriter, r *http.Request) error {
-	var q Question
+	var q Request
 	if err := rpc.Read(r, &q); err != nil {
 		return err
 	}
@@ -227,13 +227,13 @@ func (s *Sender) Serve(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
 	// give up a receiver that accepts no data; if the deadline cannot be set, the server's own limits apply
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(chunkPatience))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(chunkTimeout))
 	_, _ = w.Write(answer) // the receiver retries
 	return nil
 }
 
 // answer returns the content of an answer, preceded by space for its checksum.
-func (s *Sender) answer(ctx context.Context, q *Question) ([]byte, error) {
+func (s *Sender) answer(ctx context.Context, q *Request) ([]byte, error) {
 	if q.Format != Format {
 		return nil, rpc.Refuse(errcode.UnsupportedFormat, "copies of format %d are requested, this version sends "+
 			"%d", q.Format, Format)
@@ -251,9 +251,9 @@ func (s *Sender) answer(ctx context.Context, q *Question) ([]byte, error) {
 }
 
 // offer returns an offer of an export that is made for the receiver, unless another receiver's is in progress. While
-// the export is being made, the receiver gets a busy answer after offerPatience, so that it can try other peers and
+// the export is being made, the receiver gets a busy answer after offerWait, so that it can try other peers and
 // fill other copies.
-func (s *Sender) offer(ctx context.Context, q *Question) ([]byte, error) {
+func (s *Sender) offer(ctx context.Context, q *Request) ([]byte, error) {
 	c, old, err := s.enter(q)
 	if err != nil {
 		return nil, err
@@ -264,11 +264,11 @@ func (s *Sender) offer(ctx context.Context, q *Question) ([]byte, error) {
 	if old != nil {
 		s.close(old)
 	}
-	patience := offerPatience
-	if s.patience > 0 {
-		patience = s.patience
+	wait := offerWait
+	if s.wait > 0 {
+		wait = s.wait
 	}
-	t := time.NewTimer(patience)
+	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {
 	case <-c.made:
@@ -285,7 +285,7 @@ func (s *Sender) offer(ctx context.Context, q *Question) ([]byte, error) {
 		}
 		return nil, c.err
 	}
-	c.taken, c.asked = true, s.Now()
+	c.taken, c.lastUse = true, s.Now()
 	return append(make([]byte, sumBytes, sumBytes+len(c.offer)), c.offer...), nil
 }
 
@@ -297,7 +297,7 @@ func (s *Sender) busy(why string) ([]byte, error) {
 
 // enter returns the export for a request, and starts making it if necessary. It returns nil if another export is in
 // progress, and an error if the disk hangs. The caller must close old, which was replaced.
-func (s *Sender) enter(q *Question) (c, old *sending, err error) {
+func (s *Sender) enter(q *Request) (c, old *sending, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old = s.cur
@@ -308,12 +308,12 @@ func (s *Sender) enter(q *Question) (c, old *sending, err error) {
 			"%d of index %s have been awaited for %v; it sends nothing until the disk goes on", old.want.Slice, old.want.Index,
 			s.Now().Sub(old.disk).Round(time.Second))
 	case old.receiver == q.Receiver && old.want == *q.Want && !old.taken:
-		old.asked = s.Now()
+		old.lastUse = s.Now()
 		return old, nil, nil
-	case old.err == nil && !(old.receiver == q.Receiver && old.taken && old.users == 0) && !s.forsaken(old):
+	case old.err == nil && !(old.receiver == q.Receiver && old.taken && old.users == 0) && !s.replaceable(old):
 		return nil, nil, nil
 	}
-	c = &sending{id: rand.Text(), receiver: q.Receiver, want: *q.Want, made: make(chan struct{}), asked: s.Now(), users: 1}
+	c = &sending{id: rand.Text(), receiver: q.Receiver, want: *q.Want, made: make(chan struct{}), lastUse: s.Now(), users: 1}
 	s.cur = c
 	s.Spawn(func(ctx context.Context) error {
 		s.make(ctx, c)
@@ -366,7 +366,7 @@ func (s *Sender) make(ctx context.Context, c *sending) {
 func (c *sending) done() bool { return c.over && c.users == 0 }
 
 // is reports whether a request is for this export and comes from the receiver that opened it.
-func (c *sending) is(q *Question) bool { return c.id == q.ID && c.receiver == q.Receiver }
+func (c *sending) is(q *Request) bool { return c.id == q.ID && c.receiver == q.Receiver }
 
 func (s *Sender) present(c *sending) bool {
 	s.mu.Lock()
@@ -378,13 +378,13 @@ func (s *Sender) present(c *sending) bool {
 func (s *Sender) used(c *sending) {
 	s.mu.Lock()
 	c.users--
-	c.asked = s.Now()
+	c.lastUse = s.Now()
 	s.mu.Unlock()
 	s.end(func(now *sending) bool { return now == c && c.done() })
 }
 
 // read returns a chunk.
-func (s *Sender) read(ctx context.Context, q *Question) ([]byte, error) {
+func (s *Sender) read(ctx context.Context, q *Request) ([]byte, error) {
 	s.mu.Lock()
 	c := s.cur
 	if c == nil || !c.is(q) || c.over {

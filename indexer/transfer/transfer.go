@@ -41,9 +41,9 @@ const (
 	// and one that comes back continues with the tables that it has. It is also how long the source's disk may take for
 	// one step of making an export, or for one chunk.
 	stalledAfter = 45 * time.Second
-	// offerPatience is how long a request waits for an export to be made, which may take long because memory is
+	// offerWait is how long a request waits for an export to be made, which may take long because memory is
 	// flushed first. The receiver repeats the request after others had their turn.
-	offerPatience = 2 * time.Second
+	offerWait = 2 * time.Second
 	// maxOffer bounds an encoded offer, in bytes.
 	maxOffer = 64 << 20
 )
@@ -65,15 +65,15 @@ func (b *Busy) Error() string { return ErrBusy.Error() + ": " + b.Why }
 // Is implements the interface of errors.Is.
 func (b *Busy) Is(target error) bool { return target == ErrBusy }
 
-// Values of Question.Op.
+// Values of Request.Op.
 const (
 	opOpen = "open"
 	opRead = "read"
 	opEnd  = "end"
 )
 
-// Question is a receiver's request.
-type Question struct {
+// Request is a receiver's request.
+type Request struct {
 	Format int    `json:"format"`
 	Op     string `json:"op"`
 	// Receiver is the name of the requesting indexer. When it opens again, even after a restart, its previous export

@@ -86,7 +86,7 @@ type link struct {
 	s      *Sender
 	http   *httptest.Server
 	src    []*folder
-	damage func(q *Question, answer []byte) ([]byte, error) // nil: damages nothing
+	damage func(q *Request, answer []byte) ([]byte, error) // nil: damages nothing
 	now    time.Time
 }
 
@@ -109,7 +109,7 @@ func newLink(t *testing.T) *link {
 	return l
 }
 
-func (l *link) peer(ctx context.Context, q *Question) (io.ReadCloser, error) {
+func (l *link) peer(ctx context.Context, q *Request) (io.ReadCloser, error) {
 	body, err := cbor.Marshal(q)
 	if err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func TestReceive(t *testing.T) {
 func TestDamagedAnswers(t *testing.T) {
 	l := newLink(t)
 	n := 0
-	l.damage = func(q *Question, b []byte) ([]byte, error) {
+	l.damage = func(q *Request, b []byte) ([]byte, error) {
 		n++
 		switch {
 		case q.Op != opRead || n%5 == 0:
@@ -193,7 +193,7 @@ func TestDamagedAnswers(t *testing.T) {
 	}
 	sink.same(t, newFolder())
 	for i := range sumBytes + 5 {
-		l.damage = func(q *Question, b []byte) ([]byte, error) {
+		l.damage = func(q *Request, b []byte) ([]byte, error) {
 			if q.Op == opRead {
 				b[i] ^= 4
 			}
@@ -204,7 +204,7 @@ func TestDamagedAnswers(t *testing.T) {
 			t.Fatalf("byte %d: %v", i, err)
 		}
 	}
-	l.damage = func(q *Question, b []byte) ([]byte, error) {
+	l.damage = func(q *Request, b []byte) ([]byte, error) {
 		if q.Op == opOpen {
 			b[7]++
 		}
@@ -221,7 +221,7 @@ func TestOneAtATime(t *testing.T) {
 	l := newLink(t)
 	ctx := t.Context()
 	open := func(who string) error {
-		b, err := l.peer(ctx, &Question{Format: Format, Op: opOpen, Receiver: who, Want: &Want{}})
+		b, err := l.peer(ctx, &Request{Format: Format, Op: opOpen, Receiver: who, Want: &Want{}})
 		if err == nil {
 			err = b.Close()
 		}
@@ -272,7 +272,7 @@ func TestAbandonedExportIsReleased(t *testing.T) {
 		"read, and not any more": {taken: true, read: true, keeps: stalledAfter},
 	} {
 		l := newLink(t)
-		ask := func(q Question) ([]byte, error) {
+		send := func(q Request) ([]byte, error) {
 			q.Format, q.Receiver = Format, cmp.Or(q.Receiver, "r")
 			b, err := l.s.answer(t.Context(), &q)
 			return b, err
@@ -283,15 +283,15 @@ func TestAbandonedExportIsReleased(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		if cancel(); !c.taken { // the receiver is gone when the export is ready
-			_, _ = l.s.answer(ctx, &Question{Format: Format, Op: opOpen, Receiver: "r", Want: &Want{}})
+			_, _ = l.s.answer(ctx, &Request{Format: Format, Op: opOpen, Receiver: "r", Want: &Want{}})
 			<-l.s.cur.made
 			l.s.cur.taken = false
-		} else if _, err := ask(Question{Op: opOpen, Want: &Want{}}); err != nil {
+		} else if _, err := send(Request{Op: opOpen, Want: &Want{}}); err != nil {
 			t.Fatal(name, err)
 		}
 		if c.read {
 			at := slices.IndexFunc(l.s.cur.files, func(f File) bool { return f.Size > 0 })
-			if _, err := ask(Question{Op: opRead, ID: l.s.cur.id, File: at, Bytes: 1}); err != nil {
+			if _, err := send(Request{Op: opRead, ID: l.s.cur.id, File: at, Bytes: 1}); err != nil {
 				t.Fatal(name, err)
 			}
 		}
@@ -314,7 +314,7 @@ func TestRefused(t *testing.T) {
 	if _, _, err := r.Receive(t.Context(), &Want{Index: 404}); !errors.As(err, &p) || p.Code != errcode.NotFound {
 		t.Errorf("no copy: %v", err)
 	}
-	for text, q := range map[string]*Question{
+	for text, q := range map[string]*Request{
 		"format": {Format: Format + 1, Op: opRead}, "operation": {Format: Format, Op: "steal"},
 		"no export": {Format: Format, Op: opRead, ID: "99", Bytes: 1},
 	} {
@@ -322,13 +322,13 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%+v: %v", q, err)
 		}
 	}
-	b, err := l.peer(t.Context(), &Question{Format: Format, Op: opOpen, Receiver: "r", Want: &Want{}})
+	b, err := l.peer(t.Context(), &Request{Format: Format, Op: opOpen, Receiver: "r", Want: &Want{}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = b.Close()
 	id := l.s.cur.id
-	for _, q := range []Question{{File: 3, Bytes: 1}, {File: -1, Bytes: 1}, {File: 1, Bytes: 6},
+	for _, q := range []Request{{File: 3, Bytes: 1}, {File: -1, Bytes: 1}, {File: 1, Bytes: 6},
 		{File: 1, At: -1, Bytes: 1},
 		{File: 2, Bytes: ChunkBytes + 1}, {File: 1}, {File: 1, At: 5, Bytes: 1},
 		{File: 1, At: math.MaxInt64, Bytes: 1}} {
@@ -338,7 +338,7 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	l.src[0].broken = errors.New("disk")
-	if _, err := l.peer(t.Context(), &Question{Format: Format, Op: opRead, Receiver: "r", ID: id, File: 1,
+	if _, err := l.peer(t.Context(), &Request{Format: Format, Op: opRead, Receiver: "r", ID: id, File: 1,
 		Bytes: 1}); err == nil {
 		t.Error("a file that cannot be read")
 	}
@@ -347,7 +347,7 @@ func TestRefused(t *testing.T) {
 // TestReceiverGivesUpOnAHungPeer checks that a receiver gives up on a peer that does not answer.
 func TestReceiverGivesUpOnAHungPeer(t *testing.T) {
 	l := newLink(t)
-	hangs := func(ctx context.Context, q *Question) (io.ReadCloser, error) {
+	hangs := func(ctx context.Context, q *Request) (io.ReadCloser, error) {
 		if q.Op != opOpen {
 			<-ctx.Done()
 			return nil, ctx.Err()
@@ -356,7 +356,7 @@ func TestReceiverGivesUpOnAHungPeer(t *testing.T) {
 	}
 	sink := &folder{files: map[string][]byte{}}
 	r := Receiver{Peer: hangs, Begin: func(*Offer) (Sink, error) { return sink, nil }, Got: got, pause: 1,
-		patience: time.Millisecond}
+		timeout: time.Millisecond}
 	if _, _, err := r.Receive(t.Context(), &Want{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
@@ -368,7 +368,7 @@ func TestBoundToItsReceiver(t *testing.T) {
 	ids := map[string]bool{}
 	for range 3 {
 		l := newLink(t)
-		body, err := l.peer(t.Context(), &Question{Format: Format, Op: opOpen, Receiver: "r", Want: &Want{}})
+		body, err := l.peer(t.Context(), &Request{Format: Format, Op: opOpen, Receiver: "r", Want: &Want{}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -379,18 +379,18 @@ func TestBoundToItsReceiver(t *testing.T) {
 		}
 		ids[id] = true
 		var p *rpc.Problem
-		if _, err := l.peer(t.Context(), &Question{Format: Format, Op: opRead, Receiver: "other", ID: id, File: 1,
+		if _, err := l.peer(t.Context(), &Request{Format: Format, Op: opRead, Receiver: "other", ID: id, File: 1,
 			Bytes: 1}); !errors.As(err, &p) || p.Code != errcode.NotFound {
 			t.Errorf("read by another one: %v", err)
 		}
-		if body, err = l.peer(t.Context(), &Question{Format: Format, Op: opEnd, Receiver: "other", ID: id}); err != nil {
+		if body, err = l.peer(t.Context(), &Request{Format: Format, Op: opEnd, Receiver: "other", ID: id}); err != nil {
 			t.Fatal(err)
 		}
 		_ = body.Close()
 		if l.src[0].isClosed() {
 			t.Error("it was ended by another one")
 		}
-		if body, err = l.peer(t.Context(), &Question{Format: Format, Op: opRead, Receiver: "r", ID: id, File: 1,
+		if body, err = l.peer(t.Context(), &Request{Format: Format, Op: opRead, Receiver: "r", ID: id, File: 1,
 			Bytes: 1}); err != nil {
 			t.Fatalf("by its own: %v", err)
 		}
@@ -448,7 +448,7 @@ func madeForLong(t *testing.T, away time.Duration, made int) {
 		}}
 	running.Go(func() { _ = s.Run(ctx) })
 	r := Receiver{Name: "r", Got: got, Begin: func(*Offer) (Sink, error) { return nil, errors.New("offered") },
-		Peer: func(ctx context.Context, q *Question) (io.ReadCloser, error) {
+		Peer: func(ctx context.Context, q *Request) (io.ReadCloser, error) {
 			q.Format = Format
 			b, err := s.answer(ctx, q)
 			if err != nil {
@@ -462,7 +462,7 @@ func madeForLong(t *testing.T, away time.Duration, made int) {
 		_, _, err := r.Receive(ctx, &Want{})
 		if !errors.Is(err, ErrBusy) {
 			if err == nil || err.Error() != "offered" {
-				t.Errorf("after %d questions: %v", n, err)
+				t.Errorf("after %d requests: %v", n, err)
 			}
 			break
 		}
@@ -482,12 +482,12 @@ func madeForLong(t *testing.T, away time.Duration, made int) {
 	}
 }
 
-// TestReceiverReturnsForASlowExport checks that a receiver of an export that takes long to make is asked to retry,
-// and gets it then. Meanwhile no other receiver gets one, nor does the same receiver for another copy. The error of
+// TestReceiverReturnsForASlowExport checks that a receiver of an export that takes long to make gets a busy answer,
+// and the export later. Meanwhile no other receiver gets one, nor does the same receiver for another copy. The error of
 // an export that could not be made is returned once.
 func TestReceiverReturnsForASlowExport(t *testing.T) {
 	l := newLink(t)
-	l.s.patience = time.Millisecond
+	l.s.wait = time.Millisecond
 	opened, open := make(chan struct{}, 9), make(chan error)
 	l.s.Open = func(context.Context, *Want, func()) (Export, error) {
 		opened <- struct{}{}
@@ -518,7 +518,7 @@ func TestReceiverReturnsForASlowExport(t *testing.T) {
 		<-made
 		var p *rpc.Problem
 		if err := receive("r", 1); !errors.As(err, &p) || p.Code != errcode.NotFound {
-			t.Errorf("%v, want what Open has said", err)
+			t.Errorf("%v, want Open's error", err)
 		}
 	}
 	if err := receive("r", 1); !errors.Is(err, ErrBusy) {
@@ -628,11 +628,11 @@ func sourceHangs(t *testing.T, reading, early bool) {
 	free := sync.OnceFunc(func() { close(goOn) })
 	defer free()
 	wait := func() { <-goOn }
-	var said atomic.Value
-	said.Store("")
-	trouble := func() string { return said.Load().(string) }
+	var reported atomic.Value
+	reported.Store("")
+	trouble := func() string { return reported.Load().(string) }
 	s := &Sender{Now: time.Now, Log: hclog.NewNullLogger(), Pace: func(context.Context, int) error { return nil },
-		Trouble: func(why string) { said.Store(why) },
+		Trouble: func(why string) { reported.Store(why) },
 		Spawn:   func(f func(context.Context) error) { running.Go(func() { _ = f(ctx) }) },
 		Open: func(ctx context.Context, _ *Want, step func()) (Export, error) {
 			time.Sleep(stalledAfter)
@@ -645,8 +645,8 @@ func sourceHangs(t *testing.T, reading, early bool) {
 			return gated{newFolder(), wait}, context.Cause(ctx)
 		}}
 	running.Go(func() { _ = s.Run(ctx) })
-	ask := func(who string) (*Offer, error) {
-		b, err := s.answer(ctx, &Question{Format: Format, Op: opOpen, Receiver: who, Want: &Want{Slice: 7, Index: 5}})
+	open := func(who string) (*Offer, error) {
+		b, err := s.answer(ctx, &Request{Format: Format, Op: opOpen, Receiver: who, Want: &Want{Slice: 7, Index: 5}})
 		if err != nil {
 			return nil, err
 		}
@@ -659,7 +659,7 @@ func sourceHangs(t *testing.T, reading, early bool) {
 	made := func(who string) (o *Offer) {
 		t.Helper()
 		for range 100 {
-			o, err := ask(who)
+			o, err := open(who)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -674,14 +674,14 @@ func sourceHangs(t *testing.T, reading, early bool) {
 	if reading {
 		o := made("r")
 		running.Go(func() {
-			_, _ = s.answer(ctx, &Question{Format: Format, Op: opRead, Receiver: "r", ID: o.ID, File: 1, Bytes: 1})
+			_, _ = s.answer(ctx, &Request{Format: Format, Op: opRead, Receiver: "r", ID: o.ID, File: 1, Bytes: 1})
 		})
 	} else {
-		if o, err := ask("r"); err != nil || o.Busy == "" {
+		if o, err := open("r"); err != nil || o.Busy == "" {
 			t.Fatalf("%+v, %v", o, err)
 		}
 		time.Sleep(2 * stalledAfter) // both steps are done, each in time
-		if _, err := ask("r"); err != nil {
+		if _, err := open("r"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -691,7 +691,7 @@ func sourceHangs(t *testing.T, reading, early bool) {
 		c, ended := s.cur, make(chan struct{})
 		running.Go(func() {
 			defer close(ended)
-			_, _ = s.answer(ctx, &Question{Format: Format, Op: opEnd, Receiver: "r", ID: c.id})
+			_, _ = s.answer(ctx, &Request{Format: Format, Op: opEnd, Receiver: "r", ID: c.id})
 		})
 		for over := false; !over; runtime.Gosched() {
 			select {
@@ -704,7 +704,7 @@ func sourceHangs(t *testing.T, reading, early bool) {
 			}
 		}
 		running.Go(func() {
-			_, err := s.answer(ctx, &Question{Format: Format, Op: opRead, Receiver: "r", ID: c.id, File: 1, Bytes: 1})
+			_, err := s.answer(ctx, &Request{Format: Format, Op: opRead, Receiver: "r", ID: c.id, File: 1, Bytes: 1})
 			again <- err
 		})
 	}
@@ -712,8 +712,8 @@ func sourceHangs(t *testing.T, reading, early bool) {
 		synctest.Wait() // it is being read
 		receiverEnds()
 	}
-	time.Sleep(stalledAfter - 2*offerPatience)
-	if o, err := ask("other"); err != nil || o.Busy == "" || trouble() != "" {
+	time.Sleep(stalledAfter - 2*offerWait)
+	if o, err := open("other"); err != nil || o.Busy == "" || trouble() != "" {
 		t.Fatalf("before it is known: %+v, %v, trouble %q", o, err, trouble())
 	}
 	time.Sleep(stalledAfter)
@@ -721,7 +721,7 @@ func sourceHangs(t *testing.T, reading, early bool) {
 		receiverEnds()
 	}
 	for _, who := range []string{"r", "other"} {
-		_, err := ask(who)
+		_, err := open(who)
 		if p := (*rpc.Problem)(nil); !errors.As(err, &p) || p.Code != errcode.Unavailable ||
 			!strings.Contains(err.Error(), "disk hangs") || !strings.Contains(err.Error(), "slice 7 of index 5") {
 			t.Errorf("while it hangs, %s gets: %v", who, err)
@@ -742,8 +742,8 @@ func sourceHangs(t *testing.T, reading, early bool) {
 		if err := <-again; err == nil || rpc.AsProblem(err).Code != errcode.NotFound {
 			t.Errorf("an export that was ended is read once more: %v", err)
 		}
-	} else if _, err := ask("r"); err == nil || !strings.Contains(err.Error(), errHangs.Error()) {
-		t.Errorf("who has waited for it is told: %v", err)
+	} else if _, err := open("r"); err == nil || !strings.Contains(err.Error(), errHangs.Error()) {
+		t.Errorf("a receiver that has waited for it gets: %v", err)
 	}
 	made("other")
 }
