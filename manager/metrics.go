@@ -96,7 +96,7 @@ func (g *gauges) components(status *core.Status) {
 	counts(g, "projectors", "Projectors, by the liveness that the leader sees.", "state", all, liveness.Life.String,
 		projectors)
 	counts(g, "indexers", "Indexers, by the liveness that the leader sees.", "state", all, liveness.Life.String, indexers)
-	g.set("kv_troubles", "Buckets about which a projector cannot ask its KV node, summed over projectors.",
+	g.set("kv_troubles", "Buckets about which a projector cannot query its KV node, summed over projectors.",
 		float64(troubles))
 	g.set("unreached_ports", "Data ports of live indexers that a projector cannot reach, or that refuse it, "+
 		"summed over projectors.",

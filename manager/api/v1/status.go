@@ -106,7 +106,7 @@ type ProjectorStatus struct {
 	// Unreachable is why it has not answered the leader at Admin for more than 5 s, although it may report; empty: it
 	// answers.
 	Unreachable string `json:"unreachable,omitempty"`
-	// KV lists the buckets about which it cannot ask its KV node.
+	// KV lists the buckets about which it cannot query its KV node.
 	KV []KVTrouble `json:"kv,omitempty"`
 	// Unreached lists the data ports of indexers, of those that are active, that it has not been able to reach for 5 s or
 	// more, or that refuse its streams. UnreachedOmitted counts such ports that are left out.
