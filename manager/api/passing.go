@@ -50,7 +50,7 @@ func (g *scans) passRows(ctx context.Context, w http.ResponseWriter, resp *http.
 		}
 		why := err
 		if resp, err = g.askRest(ctx, q, addrs, lost); err != nil {
-			return p.end(cutShort(ctx, fmt.Errorf("%w; another indexer was to continue the scan: %w", why, err)))
+			return p.end(cutShort(ctx, fmt.Errorf("%w; continuing the scan at another indexer failed: %w", why, err)))
 		}
 		if resp.StatusCode != http.StatusOK {
 			err := rpc.ReadProblem(resp)
@@ -63,8 +63,8 @@ func (g *scans) passRows(ctx context.Context, w http.ResponseWriter, resp *http.
 // slowClient is how long a client may block before its indexer may hang up.
 const slowClient = 20 * time.Second
 
-// askRest asks again, with the lost indexer last. If nothing was sent yet, the name may belong to another index by
-// now.
+// askRest repeats the request, with the lost indexer last. If nothing was sent yet, the name may belong to another
+// index by now.
 func (g *scans) askRest(ctx context.Context, q *question, addrs func(*question) []string, lost string) (*http.Response,
 	error) {
 	order := func(*statecontext.Index) []string {
@@ -80,7 +80,7 @@ func (g *scans) askRest(ctx context.Context, q *question, addrs func(*question) 
 	return g.askOne(ctx, q, order(q.index))
 }
 
-// placedNow returns the scan addresses of the indexers that hold the question's index now.
+// placedNow returns the scan addresses of the indexers that hold the request's index now.
 func (g *scans) placedNow(q *question) []string {
 	if now := g.cfg.Raft.State().Index(q.index.Definition.ID); now != nil {
 		q.index = now
