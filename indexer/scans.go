@@ -23,8 +23,8 @@ import (
 // scanOptions returns what the scan server uses of this indexer.
 func (x *Indexer) scanOptions() scanserver.Options {
 	return scanserver.Options{Name: x.cfg.Name, Slow: x.cfg.SlowScan, Catalog: x.catalog, Truth: x.truth,
-		Definitions: x.present, Pins: x.pins(), Nodes: x.peers.Ask(scanserver.MaxAsked),
-		Keeps:    x.peers.Ask(scanserver.KeepsAsked),
+		Definitions: x.present, Pins: x.pins(), Nodes: x.peers.Ask(scanserver.PartConnections),
+		Keeps:    x.peers.Ask(scanserver.KeepConnections),
 		MaxParts: int(x.cfg.MemoryQuota / scanserver.PartMemory), Managers: x.managers, Registry: x.metrics.registry,
 		Tracer: x.cfg.Tracer, Log: x.log, Now: x.now, Hurry: x.node.Background.Hurry}
 }

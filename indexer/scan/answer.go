@@ -81,8 +81,8 @@ const HeaderUser = "Tidemark-User"
 // maxUser bounds the name of the user that a manager or another node makes a request for, in bytes.
 const maxUser = 256
 
-// AskedFor returns the user that a manager makes a request for.
-func AskedFor(r *http.Request) string {
+// PrincipalOf returns the user that a manager makes a request for.
+func PrincipalOf(r *http.Request) string {
 	return wire.Cut(r.Header.Get(HeaderUser), maxUser)
 }
 

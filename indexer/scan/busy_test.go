@@ -17,18 +17,18 @@ import (
 // fullCluster has nodes without room for another part.
 type fullCluster struct {
 	*fakeCluster
-	full    func(node index.NodeID, asked int) bool // asked: number of earlier requests to the node
-	refused int
-	asked   map[index.NodeID]int
+	full     func(node index.NodeID, earlier int) bool // earlier: number of earlier requests to the node
+	refused  int
+	requests map[index.NodeID]int
 }
 
 // OpenSlices implements Nodes.
 func (f *fullCluster) OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID,
 	req NodeRequest) (RowStream, error) {
 	f.mu.Lock()
-	asked := f.asked[node]
-	f.asked[node]++
-	full := f.full(node, asked)
+	requests := f.requests[node]
+	f.requests[node]++
+	full := f.full(node, requests)
 	if full {
 		f.refused++
 	}
@@ -44,8 +44,8 @@ func (f *fullCluster) OpenSlices(ctx context.Context, node index.NodeID, others 
 // again and again. A scan that has returned rows waits for room.
 func TestNoRoomForAPart(t *testing.T) {
 	none := func(n index.NodeID, _ int) bool { return n == 0 }
-	cut := func(n index.NodeID, asked int) int {
-		if n == 0 && asked == 1 {
+	cut := func(n index.NodeID, earlier int) int {
+		if n == 0 && earlier == 1 {
 			return 5000 // bytes, of which the first rows have arrived
 		}
 		return -1
@@ -59,8 +59,8 @@ func TestNoRoomForAPart(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		replicas int
-		full     func(node index.NodeID, asked int) bool
-		broken   func(node index.NodeID, asked int) int
+		full     func(node index.NodeID, earlier int) bool
+		broken   func(node index.NodeID, earlier int) int
 		past     bool // nodes other than 0 hold another timestamp by now
 		named    bool // the request names the timestamp
 		code     errcode.Code
@@ -72,17 +72,17 @@ func TestNoRoomForAPart(t *testing.T) {
 		{"the other node is past it", 2, none, nil, true, false, "", true, 20},
 		{"the other node is past it, and it is named", 2, none, nil, true, true, errcode.Busy, false, 2},
 		{"the other node is gone", 2, none, gone, false, false, errcode.Busy, false, 2},
-		{"room in the middle", 1, func(n index.NodeID, asked int) bool { return n == 0 && asked > 0 && asked < 20 }, cut,
+		{"room in the middle", 1, func(n index.NodeID, earlier int) bool { return n == 0 && earlier > 0 && earlier < 20 }, cut,
 			false, false, "", true, 19},
-		{"no room in the middle", 1, func(n index.NodeID, asked int) bool { return n == 0 && asked > 0 }, cut, false, false,
+		{"no room in the middle", 1, func(n index.NodeID, earlier int) bool { return n == 0 && earlier > 0 }, cut, false, false,
 			errcode.Busy, true, 10_000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &fullCluster{fakeCluster: newCluster(2, c.replicas, 3), full: c.full,
-					asked: map[index.NodeID]int{}}
+					requests: map[index.NodeID]int{}}
 				if c.broken != nil {
-					f.broken = func(n index.NodeID) int { return c.broken(n, f.asked[n]) }
+					f.broken = func(n index.NodeID) int { return c.broken(n, f.requests[n]) }
 				}
 				spec, number := openSpec(), uint64(5)
 				if at := refOf(number); c.named {

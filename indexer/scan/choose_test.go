@@ -50,7 +50,7 @@ func TestOrderOfCopies(t *testing.T) {
 				func(a, _ index.NodeID) bool { return slices.Contains(c.busy, a) })
 			for i, got := range s.candidates {
 				if got.node != c.want[i] {
-					t.Fatalf("node %d is asked as number %d of %+v, want %v", got.node, i, s.candidates, c.want)
+					t.Fatalf("node %d is queried as number %d of %+v, want %v", got.node, i, s.candidates, c.want)
 				}
 			}
 		})

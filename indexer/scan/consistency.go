@@ -32,16 +32,16 @@ func (r *run) consistency(ctx context.Context, view *View) error {
 // the session has seen.
 func (r *run) truth(ctx context.Context, view *View) error {
 	if r.spec.Consistency == AtPlus || r.spec.Consistency == Session {
-		return r.askKV(ctx, view, r.deadline)
+		return r.coverKV(ctx, view, r.deadline)
 	}
 	if r.session.lost == "" || r.spec.At != nil { // a continued answer has its timestamp already
 		return nil
 	}
 	deadline := r.deadline
-	if soon := time.Now().Add(lostPatience); soon.Before(deadline) {
+	if soon := time.Now().Add(lostWait); soon.Before(deadline) {
 		deadline = soon
 	}
-	err := r.askKV(ctx, view, deadline)
+	err := r.coverKV(ctx, view, deadline)
 	if err != nil && ctx.Err() == nil { // the scan uses the state held here, and the answer reports that
 		r.session.unasked = true
 		return nil
@@ -50,8 +50,8 @@ func (r *run) truth(ctx context.Context, view *View) error {
 	return err
 }
 
-// askKV obtains, until a deadline, a timestamp that covers everything KV has, or the given tokens.
-func (r *run) askKV(ctx context.Context, view *View, deadline time.Time) error {
+// coverKV obtains, until a deadline, a timestamp that covers everything KV has, or the given tokens.
+func (r *run) coverKV(ctx context.Context, view *View, deadline time.Time) error {
 	wait, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	r.spec.Progress.Enter(Waiting)
@@ -92,9 +92,9 @@ func (c *Coordinator) session(ctx context.Context, bucket string, wait time.Dura
 		return s, nil
 	}
 	s, err := c.truth.Stabilize(ctx, bucket, need, wait)
-	// not a write of the caller: KV failed over after it had been asked
+	// not a write of the caller: KV failed over after it had been queried
 	if err != nil && CodeOf(err) == errcode.TokenLost {
-		return s, Errorf(errcode.Unavailable, "KV of bucket %q failed over while it was asked for its present seqnos: "+
+		return s, Errorf(errcode.Unavailable, "KV of bucket %q failed over while it was queried for its present seqnos: "+
 			"%w", bucket, err)
 	}
 	return s, err
@@ -117,7 +117,7 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 			return s, Errorf(errcode.Unavailable, "timestamp %d of bucket %q has no failover logs", s.Number, b.Name)
 		}
 	}
-	need, err := asked(&s, tokens)
+	need, err := above(&s, tokens)
 	if err != nil || s.Vector.Covers(need) {
 		return s, err
 	}
@@ -153,9 +153,9 @@ func hasBranches(s *wire.BucketStability, b *wire.Bucket, tokens []Token) bool {
 	return !slices.ContainsFunc(tokens, func(t Token) bool { return s.Logs[t.VBucket].ValidUpTo(t.VBUUID) == 0 })
 }
 
-// asked returns the positions of those tokens that are above s, and nothing for other vbuckets. It returns an error
+// above returns the positions of those tokens that are above s, and nothing for other vbuckets. It returns an error
 // with code TokenLost if the write of a token is on no branch of KV.
-func asked(s *wire.BucketStability, tokens []Token) (timestamp.Vector, error) {
+func above(s *wire.BucketStability, tokens []Token) (timestamp.Vector, error) {
 	need := timestamp.New(s.Vector.Len())
 	var lost *Error
 	for _, t := range tokens {

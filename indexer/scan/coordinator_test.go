@@ -114,10 +114,10 @@ type fakeCluster struct {
 	changed  chan struct{}
 	opened   atomic.Int64
 	closed   atomic.Int64
-	asked    atomic.Int64 // calls of Stabilize
+	requests atomic.Int64 // calls of Stabilize
 	kept     atomic.Uint64
-	refuse   func(asked int64) error // of Stabilize; nil: never
-	emptied  bool                    // KV has recreated vbucket 0
+	refuse   func(requests int64) error // of Stabilize; nil: never
+	emptied  bool                       // KV has recreated vbucket 0
 
 	keep func(ctx context.Context, node index.NodeID, req KeepRequest) error // nil: everything is kept
 
@@ -161,9 +161,9 @@ func (f *fakeCluster) CurrentSeqnos(context.Context, string) (timestamp.Vector, 
 
 func (f *fakeCluster) Stabilize(ctx context.Context, _ string, need timestamp.Vector,
 	_ time.Duration) (wire.BucketStability, error) {
-	asked := f.asked.Add(1)
+	requests := f.requests.Add(1)
 	if f.refuse != nil {
-		if err := f.refuse(asked); err != nil {
+		if err := f.refuse(requests); err != nil {
 			return wire.BucketStability{}, err
 		}
 	}
@@ -431,7 +431,7 @@ func TestScanModel(t *testing.T) {
 			return
 		}
 		if len(sink.rows) != len(want) || res.Rows != int64(len(want)) {
-			t.Fatalf("%d rows, result says %d, want %d", len(sink.rows), res.Rows, len(want))
+			t.Fatalf("%d rows, the result has %d, want %d", len(sink.rows), res.Rows, len(want))
 		}
 		if !res.Vector.Equal(vectorOf(res.Ref.Number)) {
 			t.Fatalf("vector %v is not that of %d", res.Vector, res.Ref.Number)
@@ -457,22 +457,22 @@ func TestExcludedSlicesAreNotRequested(t *testing.T) {
 		{[]Range{{High: []byte("08")}}, 0},
 		{[]Range{{}}, 0},
 	} {
-		var copies atomic.Int64 // nodes are asked concurrently
+		var copies atomic.Int64 // nodes are queried concurrently
 		f.request = func(req NodeRequest) { copies.Add(int64(len(req.Copies))) }
 		spec := openSpec()
 		spec.Ranges = c.ranges
 		sink := &collect{}
 		_, err := NewCoordinator(f, f, f, Options{Wait: time.Millisecond}).Scan(context.Background(), spec, sink)
-		asked := int(copies.Load())
+		requests := int(copies.Load())
 		if c.copies == 0 {
-			if CodeOf(err) != errcode.Unavailable || asked > 0 {
-				t.Errorf("%s: %v, %d copies asked", c.ranges, err, asked)
+			if CodeOf(err) != errcode.Unavailable || requests > 0 {
+				t.Errorf("%s: %v, %d copies requested", c.ranges, err, requests)
 			}
 			continue
 		}
-		if want := f.expect(5, c.ranges, false, 0); err != nil || asked != c.copies || !slices.Equal(sink.rows, want) {
-			t.Errorf("%s: %d copies asked, want %d; %d rows, want %d; %v", c.ranges, asked, c.copies, len(sink.rows), len(want),
-				err)
+		if want := f.expect(5, c.ranges, false, 0); err != nil || requests != c.copies || !slices.Equal(sink.rows, want) {
+			t.Errorf("%s: %d copies requested, want %d; %d rows, want %d; %v", c.ranges, requests, c.copies,
+				len(sink.rows), len(want), err)
 		}
 	}
 }
@@ -565,13 +565,13 @@ func TestLastCopyLostDuringScan(t *testing.T) {
 			if tt.begin != nil {
 				tt.begin(f)
 			}
-			f.suspects = []index.NodeID{1, 2} // node 0 is asked first
-			asked, first := map[index.NodeID]int{}, true
+			f.suspects = []index.NodeID{1, 2} // node 0 is queried first
+			requests, first := map[index.NodeID]int{}, true
 			f.broken = func(n index.NodeID) int {
 				if first && n != 0 {
-					t.Errorf("node %d is asked first", n)
+					t.Errorf("node %d is queried first", n)
 				}
-				if first = false; asked[0] == 1 && asked[1]+asked[2] == 0 && tt.lost != nil {
+				if first = false; requests[0] == 1 && requests[1]+requests[2] == 0 && tt.lost != nil {
 					f.view.Held = slices.Clone(f.view.Held)
 					if later := tt.lost(f); later != nil {
 						time.AfterFunc(time.Millisecond, func() {
@@ -583,9 +583,9 @@ func TestLastCopyLostDuringScan(t *testing.T) {
 						})
 					}
 				}
-				asked[n]++
+				requests[n]++
 				of := tt.broken[n]
-				return of[min(asked[n], len(of))-1]
+				return of[min(requests[n], len(of))-1]
 			}
 			wait := 10 * time.Second
 			if tt.want != "" {
@@ -608,29 +608,29 @@ func TestLastCopyLostDuringScan(t *testing.T) {
 func TestConsistency(t *testing.T) {
 	token := func(vb uint16, uuid, seqno uint64) []Token { return []Token{{VBucket: vb, VBUUID: uuid, Seqno: seqno}} }
 	for _, c := range []struct {
-		name   string
-		spec   func(*Spec)
-		setup  func(*fakeCluster)
-		number uint64
-		asked  int64
-		code   errcode.Code
+		name     string
+		spec     func(*Spec)
+		setup    func(*fakeCluster)
+		number   uint64
+		requests int64
+		code     errcode.Code
 	}{
 		{name: "any", number: 5},
 		{name: "any, one slice behind", setup: func(f *fakeCluster) { f.view.Held[0].Ref = refOf(4) }, number: 4},
 		{name: "session, known here", spec: func(s *Spec) { s.Consistency = Session }, number: 5},
 		{name: "session, to be promoted", spec: func(s *Spec) { s.Consistency = Session },
-			setup: func(f *fakeCluster) { f.newest, f.current = 4, 5; f.view.Held[0].Ref = refOf(4) }, number: 5, asked: 1},
+			setup: func(f *fakeCluster) { f.newest, f.current = 4, 5; f.view.Held[0].Ref = refOf(4) }, number: 5, requests: 1},
 		{name: "session, a node skipped it", spec: func(s *Spec) { s.Consistency = Session },
 			setup: func(f *fakeCluster) { f.has[1][5] = errcode.SnapshotSkipped }, code: errcode.Timeout},
 		{name: "session, KV failed over meanwhile", spec: func(s *Spec) { s.Consistency = Session },
 			setup: func(f *fakeCluster) {
-				f.newest, f.refuse = 4, func(asked int64) error {
-					if asked == 1 {
+				f.newest, f.refuse = 4, func(requests int64) error {
+					if requests == 1 {
 						return Errorf(errcode.TokenLost, "seqno 51 of branch 66")
 					}
 					return nil
 				}
-			}, number: 5, asked: 2},
+			}, number: 5, requests: 2},
 		{name: "session, rolled back meanwhile", spec: func(s *Spec) { s.Consistency = Session },
 			setup: func(f *fakeCluster) {
 				f.newest, f.refuse = 4, func(int64) error { return Errorf(errcode.IndexInRollback, "b") }
@@ -650,14 +650,14 @@ func TestConsistency(t *testing.T) {
 		{name: "token of the older branch, kept", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 66, 5) },
 			number: 5},
 		{name: "token to come", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 77, 51) },
-			setup: func(f *fakeCluster) { f.newest = 4 }, number: 5, asked: 1},
+			setup: func(f *fakeCluster) { f.newest = 4 }, number: 5, requests: 1},
 		{name: "token lost", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 66, 6) }, code: errcode.TokenLost},
 		{name: "token of no branch", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 99, 6) },
 			code: errcode.TokenLost},
 		{name: "token of no vbucket", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(9, 77, 6) },
 			code: errcode.BadRequest},
 		{name: "token too far", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 77, 5000) }, code: errcode.Timeout,
-			asked: 1},
+			requests: 1},
 		{name: "building", setup: func(f *fakeCluster) { f.view.Definition.State = index.Backfill }, code: errcode.IndexNotReady},
 		{name: "rollback", setup: func(f *fakeCluster) { f.view.Bucket.InRollback = true }, code: errcode.IndexInRollback},
 		{name: "unknown", spec: func(s *Spec) { s.Index = 6 }, code: errcode.IndexNotHosted},
@@ -686,8 +686,8 @@ func TestConsistency(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || res.Ref != refOf(c.number) || f.asked.Load() != c.asked {
-				t.Fatalf("at %d: %v (asked %d times), want %d (%d)", res.Ref.Number, err, f.asked.Load(), c.number, c.asked)
+			if err != nil || res.Ref != refOf(c.number) || f.requests.Load() != c.requests {
+				t.Fatalf("at %d: %v (%d requests), want %d (%d)", res.Ref.Number, err, f.requests.Load(), c.number, c.requests)
 			}
 			if want := f.expect(c.number, []Range{{}}, false, 0); !slices.Equal(sink.rows, want) {
 				t.Fatalf("got %v\nwant %v", sink.rows, want)

@@ -5,7 +5,7 @@ import (
 	"tidemark/wire"
 )
 
-// fewRows is the number of rows up to which reading them costs a node no more than being asked, some 0.1 ms.
+// fewRows is the number of rows up to which reading them costs a node no more than being queried, some 0.1 ms.
 const fewRows = 200
 
 // small reports whether a scan needs few rows of each node, and reads no others to find them. Then each further node
@@ -20,7 +20,7 @@ func (s *Spec) small() bool {
 // nodeSet has a value for each node.
 type nodeSet[T any] [1 << 8]T // index.NodeID has 8 bits
 
-// cover chooses one of the equally good copies of each slice so that few nodes are asked.
+// cover chooses one of the equally good copies of each slice so that few nodes are queried.
 type cover struct {
 	slices []coverSlice
 	can    nodeSet[uint16] // how many of the slices without a choice the node can read
@@ -33,10 +33,11 @@ type coverSlice struct {
 	choice int // position in equal; -1: none yet
 }
 
-// together changes which of its equally good copies each slice is read from, so that fewer other nodes are asked: first
-// this node (here), which costs no request, and the nodes that alone can read a slice; then one by turn; then always
-// the one that can read most of the remaining slices. Without the one by turn, no scan would read from a node that has
-// a copy less than others. The choice stays as it is if it asks fewer nodes, as the greedy one is not always best.
+// together changes which of its equally good copies each slice is read from, so that fewer other nodes are queried:
+// first this node (here), which costs no request, and the nodes that alone can read a slice; then one by turn; then
+// always the one that can read most of the remaining slices. Without the one by turn, no scan would read from a node
+// that has a copy less than others. The choice stays as it is if it has fewer nodes, as the greedy one is not always
+// best.
 func (p *plan) together(turn uint64, here func(index.NodeID) bool, busier func(a, b index.NodeID) bool) {
 	c := newCover(p, busier)
 	first := func(*coverSlice) int { return 0 }
@@ -46,7 +47,7 @@ func (p *plan) together(turn uint64, here func(index.NodeID) bool, busier func(a
 	}
 	c.must(here)
 	for at := c.byTurn(turn); c.left > 0; at = c.most(at) {
-		c.ask(at)
+		c.assign(at)
 	}
 	if c.others(here, func(s *coverSlice) int { return s.choice }) > before {
 		return
@@ -83,16 +84,16 @@ func (s *sliceplan) equal(ref wire.StabilityRef, busier func(a, b index.NodeID) 
 	return s.candidates[:n]
 }
 
-// others returns how many nodes other than this one are asked by a choice.
+// others returns how many nodes other than this one are queried by a choice.
 func (c *cover) others(here func(index.NodeID) bool, choice func(*coverSlice) int) (n int) {
-	var asked nodeSet[bool]
+	var used nodeSet[bool]
 	for i := range c.slices {
 		s := &c.slices[i]
 		node := s.equal[choice(s)].node
-		if !asked[node] && !here(node) {
+		if !used[node] && !here(node) {
 			n++
 		}
-		asked[node] = true
+		used[node] = true
 	}
 	return n
 }
@@ -101,18 +102,18 @@ func (c *cover) others(here func(index.NodeID) bool, choice func(*coverSlice) in
 func (c *cover) must(here func(index.NodeID) bool) {
 	for n, can := range &c.can {
 		if node := index.NodeID(n); can > 0 && here(node) {
-			c.ask(node)
+			c.assign(node)
 		}
 	}
 	for _, s := range c.slices {
 		if s.choice < 0 && len(s.equal) == 1 {
-			c.ask(s.equal[0].node)
+			c.assign(s.equal[0].node)
 		}
 	}
 }
 
-// ask assigns to a node all slices without a choice that it can read.
-func (c *cover) ask(node index.NodeID) {
+// assign assigns to a node all slices without a choice that it can read.
+func (c *cover) assign(node index.NodeID) {
 	for i := range c.slices {
 		s := &c.slices[i]
 		if s.choice >= 0 {

@@ -39,8 +39,8 @@ func (p *plan) order(turn uint64, suspect func(index.NodeID) bool, busier func(a
 	}
 }
 
-// asked returns the node that is asked for each slice.
-func (p *plan) asked() (nodes []index.NodeID) {
+// nodes returns the node that is queried for each slice.
+func (p *plan) nodes() (nodes []index.NodeID) {
 	for _, s := range p.slices {
 		nodes = append(nodes, s.candidates[0].node)
 	}
@@ -91,7 +91,7 @@ func TestTogether(t *testing.T) {
 		{"the node with most copies is busy", here, copies, nil, 99, 3, 0, []index.NodeID{0, 1, 1, 4, 4, 5, 7}},
 		{"all are here", here, [][]index.NodeID{{1, 0}, {0, 2}, {0}}, nil, 99, 99, 0, []index.NodeID{0, 0, 0}},
 		{"no choice", here, [][]index.NodeID{{1}, {2}, {0}}, nil, 99, 99, 0, []index.NodeID{1, 2, 0}},
-		{"greed asks more", here, [][]index.NodeID{{1, 3}, {1, 4}, {2, 3}, {2, 4}, {1, 5}, {2, 5}}, nil, 99, 99, 2,
+		{"the greedy choice has more", here, [][]index.NodeID{{1, 3}, {1, 4}, {2, 3}, {2, 4}, {1, 5}, {2, 5}}, nil, 99, 99, 2,
 			[]index.NodeID{1, 1, 2, 2, 1, 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -99,17 +99,17 @@ func TestTogether(t *testing.T) {
 			busier := func(a, b index.NodeID) bool { return a == c.busy && b != c.busy }
 			p.order(c.turn, only(c.suspect), busier)
 			p.together(c.turn, only(c.here), busier)
-			if got := p.asked(); !slices.Equal(got, c.want) {
-				t.Errorf("nodes %v are asked, want %v", got, c.want)
+			if got := p.nodes(); !slices.Equal(got, c.want) {
+				t.Errorf("nodes %v are queried, want %v", got, c.want)
 			}
 		})
 	}
 }
 
-// TestTogetherAsksNoWorseNode checks that, whatever copies hold and however busy nodes are, a slice is read from a copy
-// as good as the one it would be read from otherwise, on a node that is not busier; that no more other nodes are asked
-// than otherwise; that no copy gets lost; and that what scans share stays as it is.
-func TestTogetherAsksNoWorseNode(t *testing.T) {
+// TestTogetherChoosesNoWorseNode checks that, whatever copies hold and however busy nodes are, a slice is read from a
+// copy as good as the one it would be read from otherwise, on a node that is not busier; that no more other nodes are
+// queried than otherwise; that no copy gets lost; and that what scans share stays as it is.
+func TestTogetherChoosesNoWorseNode(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 12).Draw(t, "nodes")
 		all := make([]index.NodeID, nodes)
@@ -147,8 +147,8 @@ func TestTogetherAsksNoWorseNode(t *testing.T) {
 				t.Fatalf("the view has %+v now, it had %+v", shared.slices[i].candidates, again)
 			}
 		}
-		if is, was := othersOf(p.asked(), here), othersOf(before.asked(), here); is > was {
-			t.Fatalf("%d others are asked, %d before: %v, %v", is, was, p.asked(), before.asked())
+		if is, was := othersOf(p.nodes(), here), othersOf(before.nodes(), here); is > was {
+			t.Fatalf("%d others are queried, %d before: %v, %v", is, was, p.nodes(), before.nodes())
 		}
 	})
 }
@@ -164,7 +164,7 @@ func TestTogetherSpreadsLoad(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%d slices, %d copies, %d nodes", c.slices, c.copies, c.nodes), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 2))
-			var asked, otherwise, scans int
+			var requests, otherwise, scans int
 			for range 10 {
 				copies := balanced(r, c.slices, c.copies, c.nodes)
 				read := map[index.NodeID]int{}
@@ -174,13 +174,13 @@ func TestTogetherSpreadsLoad(t *testing.T) {
 						here := index.NodeID(n)
 						p := placed(copies, nil)
 						p.order(turn, noNode, neither)
-						otherwise += othersOf(p.asked(), here)
+						otherwise += othersOf(p.nodes(), here)
 						p.together(turn, only(here), neither)
-						for _, node := range p.asked() {
+						for _, node := range p.nodes() {
 							read[node]++
 							total++
 						}
-						asked += othersOf(p.asked(), here)
+						requests += othersOf(p.nodes(), here)
 						scans++
 					}
 				}
@@ -197,11 +197,11 @@ func TestTogetherSpreadsLoad(t *testing.T) {
 					}
 				}
 			}
-			mean := float64(asked) / float64(scans)
+			mean := float64(requests) / float64(scans)
 			if mean > c.others {
-				t.Errorf("%.2f others are asked, want at most %.2f", mean, c.others)
+				t.Errorf("%.2f others are queried, want at most %.2f", mean, c.others)
 			}
-			t.Logf("%.2f others are asked, otherwise %.2f", mean, float64(otherwise)/float64(scans))
+			t.Logf("%.2f others are queried, otherwise %.2f", mean, float64(otherwise)/float64(scans))
 		})
 	}
 }
@@ -226,8 +226,8 @@ func balanced(r *rand.Rand, count, copies, nodes int) [][]index.NodeID {
 	return all
 }
 
-// TestSmallScans checks that few nodes are asked where few rows are read, and where later requests read nothing of what
-// the nodes keep.
+// TestSmallScans checks that few nodes are queried where few rows are read, and where later requests read nothing of
+// what the nodes keep.
 func TestSmallScans(t *testing.T) {
 	f := newCluster(8, 2, 5)
 	at := refOf(5)
@@ -273,7 +273,7 @@ func TestSmallScans(t *testing.T) {
 					}
 				}
 				if c.small != (others <= 2*scans) {
-					t.Errorf("%d scans ask %d other nodes", scans, others)
+					t.Errorf("%d scans use %d other nodes", scans, others)
 				}
 			})
 		})

@@ -16,7 +16,7 @@ import (
 
 // Page describes one page of an answer. All pages have the same timestamp, whose snapshots are kept for them.
 type Page struct {
-	asked uint64 // digest of what must be equal in all pages
+	fixed uint64 // digest of what must be equal in all pages
 	id    uint64 // of a later page: Pages.ID
 	after *Row   // last row of the previous page; nil: the first page
 }
@@ -93,7 +93,7 @@ func (s *Spec) page(r *Request, def *index.Definition) error {
 	if !r.WantCursor && r.Cursor == "" {
 		return nil
 	}
-	s.Page = &Page{asked: s.digest()}
+	s.Page = &Page{fixed: s.digest()}
 	if r.Cursor == "" {
 		return nil
 	}
@@ -121,7 +121,7 @@ func (s *Spec) cursor(seen *scanport.Seen, pages uint64, last *Row) string {
 	}
 	b := seen.AppendSeen([]byte{cursorFormat})
 	b = binary.AppendUvarint(b, uint64(s.Index))
-	b = binary.BigEndian.AppendUint64(b, s.Page.asked)
+	b = binary.BigEndian.AppendUint64(b, s.Page.fixed)
 	b = binary.BigEndian.AppendUint64(b, pages)
 	b = append(binary.AppendUvarint(b, uint64(len(last.Key))), last.Key...)
 	b = append(b, last.DocID...)
@@ -158,7 +158,7 @@ func (s *Spec) readCursor(text string, def *index.Definition) (seen scanport.See
 	if n <= 0 || len(b) < n+16 {
 		return seen, nil, bad("it is truncated")
 	}
-	asked := binary.BigEndian.Uint64(b[n:])
+	fixed := binary.BigEndian.Uint64(b[n:])
 	s.Page.id = binary.BigEndian.Uint64(b[n+8:])
 	b = b[n+16:]
 	key, n := binary.Uvarint(b)
@@ -168,7 +168,7 @@ func (s *Spec) readCursor(text string, def *index.Definition) (seen scanport.See
 	case id != uint64(s.Index) || seen.Bucket != def.Bucket:
 		return seen, nil, Errorf(errcode.BadRequest, "the cursor belongs to index %d on bucket %q, this is index %s (%s on "+
 			"%s): after a split or a drop, start the scan again", id, seen.Bucket, s.Index, def.Name, def.Keyspace())
-	case asked != s.Page.asked:
+	case fixed != s.Page.fixed:
 		return seen, nil, Errorf(errcode.BadRequest, "the cursor belongs to another request: equal, range, ranges, reverse, "+
 			"distinct, where, project, group_by and aggregates must be those of the first page")
 	}

@@ -99,7 +99,7 @@ func TestPagesAreOneAnswer(t *testing.T) {
 			if !end.More {
 				break
 			}
-			req.Cursor, req.WantCursor, req.Limit = end.Cursor, rapid.Bool().Draw(t, "said again"), 1+int64(n)%3
+			req.Cursor, req.WantCursor, req.Limit = end.Cursor, rapid.Bool().Draw(t, "set again"), 1+int64(n)%3
 			for i := range f.view.Held { // the bucket advances
 				f.view.Held[i].Ref = refOf(5)
 			}
@@ -356,9 +356,9 @@ func FuzzCursor(f *testing.F) {
 	})
 }
 
-// TestTimestampsAreKeptForPages: nodes are asked to keep the copies that they serve, for all pages of an answer under
-// one id, and the same copies serve each page; if the first page is the last, the next request to them reports that.
-// A node without room refuses the page.
+// TestTimestampsAreKeptForPages: nodes are requested to keep the copies that they serve, for all pages of an answer
+// under one id, and the same copies serve each page; if the first page is the last, the next request to them reports
+// that. A node without room refuses the page.
 func TestTimestampsAreKeptForPages(t *testing.T) {
 	f := parted()
 	req, cursor := cursorOf(t, f)
@@ -448,7 +448,7 @@ func TestEndedPagesAreSentAgain(t *testing.T) {
 		{"a refusal", func(f *fullCluster) { f.has[1] = nil }, false}, // of node 0
 	} {
 		nowhere := func(index.NodeID, int) bool { return false }
-		f := &fullCluster{fakeCluster: newCluster(2, 1, 2), full: nowhere, asked: map[index.NodeID]int{}}
+		f := &fullCluster{fakeCluster: newCluster(2, 1, 2), full: nowhere, requests: map[index.NodeID]int{}}
 		var sent []Pages
 		f.request = func(r NodeRequest) {
 			if r.Copies[0] == 1 {

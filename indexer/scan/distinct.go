@@ -15,7 +15,8 @@ type repeats struct {
 	some  bool
 }
 
-// seen reports whether a row repeats the previous one, and remembers it. It returns an error for a damaged key.
+// seen reports whether a row repeats the previous one, and keeps it for the next call. It returns an error for a
+// damaged key.
 func (r *repeats) seen(key []byte) (bool, error) {
 	if r.parts == 0 {
 		return false, nil

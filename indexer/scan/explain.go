@@ -23,8 +23,8 @@ type explained struct {
 	looked   Looked // sum over all parts
 }
 
-// asked records what a node was asked for, whether or not it has opened it.
-func (e *explained) asked(n *remote, name func(index.NodeID) string) {
+// requested records what was requested of a node, whether or not it has opened it.
+func (e *explained) requested(n *remote, name func(index.NodeID) string) {
 	switch {
 	case !e.wanted:
 		return
@@ -82,11 +82,11 @@ func (r *run) explained() *v1.ScanExplain {
 
 // leftOut returns the slices that cannot hold a row of the bounds.
 func (r *run) leftOut() (slices []index.SliceID) {
-	asked := make([]bool, r.layout.Partitions)
+	queried := make([]bool, r.layout.Partitions)
 	for i := range r.plan.slices {
-		asked[r.plan.slices[i].slice] = true
+		queried[r.plan.slices[i].slice] = true
 	}
-	for i, is := range asked {
+	for i, is := range queried {
 		if !is {
 			slices = append(slices, index.SliceID(i))
 		}

@@ -56,16 +56,16 @@ func TestExplain(t *testing.T) {
 			if !wanted {
 				continue
 			}
-			var asked []index.SliceID
+			var requests []index.SliceID
 			var rows int64
 			for _, p := range end.Explain.Parts {
-				asked, rows = append(asked, p.Slices...), rows+p.Rows
+				requests, rows = append(requests, p.Slices...), rows+p.Rows
 				if len(p.Copies) != len(p.Slices) || p.Error != "" || p.Indexer == "" {
 					t.Errorf("%+v", p)
 				}
 			}
-			slices.Sort(asked)
-			if !slices.Equal(asked, []index.SliceID{0, 1, 2, 3}) || rows != res.Rows || end.Explain.Slices != 4 ||
+			slices.Sort(requests)
+			if !slices.Equal(requests, []index.SliceID{0, 1, 2, 3}) || rows != res.Rows || end.Explain.Slices != 4 ||
 				end.Explain.Of != 4 || end.Explain.Attempts != 1 {
 				t.Errorf("count %v: %+v of %d rows", count, end.Explain, res.Rows)
 			}
@@ -82,7 +82,7 @@ func TestExplainNamesReplacedIndexers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range f.view.Topology.Copies { // each in turn, as either may be asked first
+	for i := range f.view.Topology.Copies { // each in turn, as either may be queried first
 		id := f.view.Topology.Copies[i].ID
 		f.has[id][5] = errcode.SnapshotTooOld
 		var failed, good int

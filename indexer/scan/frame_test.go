@@ -281,7 +281,7 @@ func TestClosedFrames(t *testing.T) {
 		}
 		return r
 	}
-	for range 100 { // a pool may forget what it is given
+	for range 100 { // a pool may drop what it is given
 		old := open("c")
 		if _, err := old.Next(); err != nil {
 			t.Fatal(err)

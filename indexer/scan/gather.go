@@ -200,18 +200,18 @@ func (n *remote) others() (nodes []index.NodeID) {
 // one of several copies: then each copy is requested alone before it is removed.
 func (r *run) failed(n *remote, why error) {
 	var e *Error
-	said := errors.As(why, &e)
+	reported := errors.As(why, &e)
 	for _, s := range n.slices {
-		if said && len(n.slices) > 1 {
+		if reported && len(n.slices) > 1 {
 			s.alone = true
 			continue
 		}
-		if said && !askAgain(why) {
+		if reported && !retriable(why) {
 			s.without = append(s.without, s.candidates[0].copy)
 		}
 		s.candidates = s.candidates[1:]
 		last := why
-		if !said {
+		if !reported {
 			last = r.away(s.slice, n.node, why)
 		}
 		s.last = r.weightier(s.last, last)
@@ -259,16 +259,16 @@ func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened [
 		}
 		var others sync.WaitGroup
 		for _, n := range nodes[1:] {
-			others.Go(func() { r.ask(ctx, n) })
+			others.Go(func() { r.openPart(ctx, n) })
 		}
-		r.ask(ctx, nodes[0])
+		r.openPart(ctx, nodes[0])
 		others.Wait()
 		todo = nil
 		if r.spec.Page != nil {
-			r.pages.asked(nodes)
+			r.pages.requested(nodes)
 		}
 		for _, n := range nodes {
-			r.explain.asked(n, r.c.nodes.Name)
+			r.explain.requested(n, r.c.nodes.Name)
 		}
 		for _, n := range nodes { // finish the loop before giving up: the caller closes what was opened
 			if n.err == nil {
@@ -289,8 +289,8 @@ func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened [
 	return opened, nil
 }
 
-// ask opens a node's part. An opened part counts as load until closeAll.
-func (r *run) ask(ctx context.Context, n *remote) {
+// openPart opens a node's part. An opened part counts as load until closeAll.
+func (r *run) openPart(ctx context.Context, n *remote) {
 	began := time.Now()
 	r.c.load.Begin(n.node)
 	req := r.request(n)

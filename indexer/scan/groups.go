@@ -288,17 +288,17 @@ func (g *Grouping) behind(ranges []Range, after []byte, desc []bool, reverse boo
 	}
 	of := g.components()[:len(parts)]
 	var prefix []byte
-	said := 0 // number of the lead's components that prefix has
-	for ; said < lead; said++ {
-		if i := slices.Index(of, said); i >= 0 {
+	known := 0 // number of the lead's components that prefix has
+	for ; known < lead; known++ {
+		if i := slices.Index(of, known); i >= 0 {
 			prefix = append(prefix, parts[i]...)
-		} else if said < len(fixed) {
-			prefix = append(prefix, fixed[said]...)
+		} else if known < len(fixed) {
+			prefix = append(prefix, fixed[known]...)
 		} else {
 			break
 		}
 	}
-	stay := slices.ContainsFunc(of, func(c int) bool { return c < 0 || c >= said })
+	stay := slices.ContainsFunc(of, func(c int) bool { return c < 0 || c >= known })
 	return from(ranges, prefix, stay, reverse), nil
 }
 

@@ -16,25 +16,26 @@ import (
 )
 
 // A node releases a timestamp after a few newer ones, unless a scan reads it there. A scan that takes long therefore
-// asks all nodes that have copies of its slices to keep its timestamp, so that another copy can continue when one is
-// lost, and another indexer when this one is lost.
+// sends all nodes that have copies of its slices a request to keep its timestamp, so that another copy can continue
+// when one is lost, and another indexer when this one is lost.
 const (
-	// keepLook is how often a scan checks whether it should ask. Most scans end before the first check.
+	// keepLook is how often a scan checks whether it should send requests. Most scans end before the first check.
 	keepLook = 25 * time.Millisecond
-	// keepFrom is the reading time after which a scan asks. It asks earlier when keepBehind newer timestamps, half of
-	// what a node holds, have been promoted. Promotions are usually up to 200 ms apart, and much closer while scans
-	// wait for them.
+	// keepFrom is the reading time after which a scan sends them. It does so earlier when keepBehind newer timestamps,
+	// half of what a node holds, have been promoted. Promotions are usually up to 200 ms apart, and much closer while
+	// scans wait for them.
 	keepFrom   = 500 * time.Millisecond
 	keepBehind = 3
 	// keepEvery is how often the scan renews the request, because what is kept expires after KeepFor. keepAgain is
 	// how soon it retries with nodes that could not be reached or had no room.
 	keepEvery = KeepFor / 3
 	keepAgain = 2 * time.Second
-	// keepPatience bounds one request.
-	keepPatience = 2 * time.Second
+	// keepTimeout bounds one request.
+	keepTimeout = 2 * time.Second
 )
 
-// KeepRequest asks a node to keep its snapshots at a timestamp for KeepFor, or until NodeRequest.Over names the scan.
+// KeepRequest requests that a node keep its snapshots at a timestamp for KeepFor, or until NodeRequest.Over names the
+// scan.
 type KeepRequest struct {
 	Scan   Pages             `json:"scan"`
 	Ref    wire.StabilityRef `json:"ref"`
@@ -62,19 +63,19 @@ type keeping struct {
 	began  time.Time
 	ctx    context.Context
 
-	mu     sync.Mutex
-	timer  *time.Timer
-	ended  bool
-	cancel context.CancelFunc             // cancels the requests in flight; nil: none was sent
-	asked  map[index.NodeID]*keepingThere // nil: none was sent
-	asks   sync.WaitGroup
+	mu      sync.Mutex
+	timer   *time.Timer
+	ended   bool
+	cancel  context.CancelFunc             // cancels the requests in flight; nil: none was sent
+	sent    map[index.NodeID]*keepingThere // nil: none was sent
+	sending sync.WaitGroup
 }
 
 // keepingThere tracks the requests to one node.
 type keepingThere struct {
-	due     time.Time // when the next request is due
-	asking  bool
-	trouble error // why the node does not keep the timestamp, if known
+	due      time.Time // when the next request is due
+	inFlight bool
+	trouble  error // why the node does not keep the timestamp, if known
 }
 
 // keep starts keeping the timestamp of an attempt. It returns nil without stability, where each page has a newer
@@ -101,16 +102,16 @@ func (k *keeping) end(ctx context.Context, err error) error {
 	k.mu.Lock()
 	k.ended = true
 	k.timer.Stop()
-	asked := k.asked
+	sent := k.sent
 	k.mu.Unlock()
-	if asked == nil {
+	if sent == nil {
 		return err
 	}
 	k.cancel()
-	k.asks.Wait()
+	k.sending.Wait()
 	if ctx.Err() == nil && !errors.As(err, new(*sinkError)) {
-		nodes := make([]index.NodeID, 0, len(asked))
-		for n := range asked {
+		nodes := make([]index.NodeID, 0, len(sent))
+		for n := range sent {
 			nodes = append(nodes, n)
 		}
 		k.c.over.add(k.scan, nodes)
@@ -124,7 +125,7 @@ func (k *keeping) end(ctx context.Context, err error) error {
 // explain adds to an error how many nodes did not keep the timestamp, and the reason of the first.
 func (k *keeping) explain(err error) error {
 	var which []index.NodeID
-	for n, t := range k.asked {
+	for n, t := range k.sent {
 		if t.trouble != nil {
 			which = append(which, n)
 		}
@@ -135,7 +136,7 @@ func (k *keeping) explain(err error) error {
 	slices.Sort(which)
 	e := *AsError(err)
 	e.Detail = fmt.Sprintf("%s; %d of the indexers did not keep it on request, %s: %s", e.Detail, len(which),
-		k.c.nodes.Name(which[0]), AsError(k.asked[which[0]].trouble).Detail)
+		k.c.nodes.Name(which[0]), AsError(k.sent[which[0]].trouble).Detail)
 	return &e
 }
 
@@ -145,7 +146,7 @@ func (k *keeping) look() {
 	defer k.mu.Unlock()
 	switch {
 	case k.ended:
-	case k.asked == nil && !k.isDue():
+	case k.sent == nil && !k.isDue():
 		k.timer.Reset(keepLook)
 	default:
 		k.request()
@@ -169,8 +170,8 @@ func (k *keeping) request() {
 	if err != nil { // the next look retries; where it matters, the scan itself reports the error
 		return
 	}
-	if k.asked == nil {
-		k.asked, k.scan.ID = map[index.NodeID]*keepingThere{}, rand.Uint64()
+	if k.sent == nil {
+		k.sent, k.scan.ID = map[index.NodeID]*keepingThere{}, rand.Uint64()
 		k.ctx, k.cancel = context.WithCancel(k.ctx)
 	}
 	now := time.Now()
@@ -179,19 +180,19 @@ func (k *keeping) request() {
 		if !k.reads(c.Slice) {
 			continue
 		}
-		t := k.asked[c.Node]
+		t := k.sent[c.Node]
 		if t == nil {
 			t = &keepingThere{}
-			k.asked[c.Node] = t
+			k.sent[c.Node] = t
 		}
-		if !t.asking && !now.Before(t.due) && len(todo[c.Node]) < MaxCopies {
+		if !t.inFlight && !now.Before(t.due) && len(todo[c.Node]) < MaxCopies {
 			todo[c.Node] = append(todo[c.Node], c.ID)
 		}
 	}
 	for node, copies := range todo {
-		t := k.asked[node]
-		t.asking = true
-		k.asks.Go(func() { k.ask(node, t, copies) })
+		t := k.sent[node]
+		t.inFlight = true
+		k.sending.Go(func() { k.send(node, t, copies) })
 	}
 }
 
@@ -202,9 +203,9 @@ func (k *keeping) reads(s index.SliceID) bool {
 	return i < len(k.slices) && k.slices[i].slice == s
 }
 
-// ask sends a request to one node.
-func (k *keeping) ask(node index.NodeID, t *keepingThere, copies []index.CopyID) {
-	ctx, cancel := context.WithTimeout(k.ctx, keepPatience)
+// send sends a request to one node.
+func (k *keeping) send(node index.NodeID, t *keepingThere, copies []index.CopyID) {
+	ctx, cancel := context.WithTimeout(k.ctx, keepTimeout)
 	defer cancel()
 	err := k.c.nodes.KeepSlices(ctx, node, KeepRequest{Scan: k.scan, Ref: k.ref, Copies: copies})
 	if err != nil && k.ctx.Err() == nil {
@@ -212,7 +213,7 @@ func (k *keeping) ask(node index.NodeID, t *keepingThere, copies []index.CopyID)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	t.asking, t.due = false, time.Now().Add(keepEvery)
+	t.inFlight, t.due = false, time.Now().Add(keepEvery)
 	if k.ctx.Err() != nil { // the scan has ended, so a missing answer means nothing about the node
 		return
 	}

@@ -17,26 +17,26 @@ import (
 	"tidemark/index"
 )
 
-// keepers is a fake cluster that records when its nodes are asked to keep timestamps.
+// keepers is a fake cluster that records when its nodes are requested to keep timestamps.
 type keepers struct {
 	*fakeCluster
 	began time.Time
 	// answer is a node's answer; nil: it keeps everything
 	answer func(ctx context.Context, node index.NodeID) error
 
-	mu    sync.Mutex
-	asked map[index.NodeID][]time.Duration
-	ids   map[Pages]bool
-	kept  []index.CopyID
+	mu       sync.Mutex
+	requests map[index.NodeID][]time.Duration
+	ids      map[Pages]bool
+	kept     []index.CopyID
 }
 
 // newKeepers returns an index of three slices with two copies each, on three nodes.
 func newKeepers() *keepers {
-	k := &keepers{fakeCluster: newCluster(3, 2, 3), began: time.Now(), asked: map[index.NodeID][]time.Duration{},
+	k := &keepers{fakeCluster: newCluster(3, 2, 3), began: time.Now(), requests: map[index.NodeID][]time.Duration{},
 		ids: map[Pages]bool{}}
 	k.keep = func(ctx context.Context, node index.NodeID, req KeepRequest) error {
 		k.mu.Lock()
-		k.asked[node] = append(k.asked[node], time.Since(k.began))
+		k.requests[node] = append(k.requests[node], time.Since(k.began))
 		k.ids[req.Scan] = true
 		k.mu.Unlock()
 		if err := req.Check(); err != nil {
@@ -72,9 +72,9 @@ func (s *pausingSink) Row(r Row) error {
 	return s.collect.Row(r)
 }
 
-// TestLongScansAreKept: nodes with copies of a scan's slices are asked to keep its timestamp once the scan has taken
-// keepFrom, or earlier when they are about to release it, and again before it expires. A short scan asks no node, and
-// neither does one that moves on to newer timestamps.
+// TestLongScansAreKept: nodes with copies of a scan's slices are requested to keep its timestamp once the scan has
+// taken keepFrom, or earlier when they are about to release it, and again before it expires. A short scan sends no
+// request, and neither does one that moves on to newer timestamps.
 func TestLongScansAreKept(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -102,21 +102,21 @@ func TestLongScansAreKept(t *testing.T) {
 					t.Fatal(err)
 				}
 				if c.times == 0 {
-					if len(k.asked) > 0 {
-						t.Errorf("asked %v", k.asked)
+					if len(k.requests) > 0 {
+						t.Errorf("requested %v", k.requests)
 					}
 					return
 				}
-				if slices.Sort(k.kept); len(k.asked) != 3 || len(k.ids) != 1 || len(slices.Compact(k.kept)) != 6 {
-					t.Errorf("asked %v, by %d names, to keep %v", k.asked, len(k.ids), k.kept)
+				if slices.Sort(k.kept); len(k.requests) != 3 || len(k.ids) != 1 || len(slices.Compact(k.kept)) != 6 {
+					t.Errorf("requested %v, by %d names, to keep %v", k.requests, len(k.ids), k.kept)
 				}
-				for node, at := range k.asked {
+				for node, at := range k.requests {
 					if len(at) != c.times {
-						t.Errorf("node %d was asked at %v, want %d times", node, at, c.times)
+						t.Errorf("node %d was queried at %v, want %d times", node, at, c.times)
 					}
 					for i := range at[1:] {
 						if gap := at[i+1] - at[i]; gap > KeepFor/2 {
-							t.Errorf("node %d was asked at %v", node, at)
+							t.Errorf("node %d was queried at %v", node, at)
 						}
 					}
 				}
@@ -145,7 +145,7 @@ func TestKeptTimestampIsReleasedWithTheScan(t *testing.T) {
 				t.Fatal(err)
 			}
 			if want := !lost; (len(k.pagesOver) == 3 && k.ids[k.pagesOver[0]]) != want || lost && len(k.pagesOver) > 0 {
-				t.Errorf("client lost %v: %v are over, asked for %v", lost, k.pagesOver, k.ids)
+				t.Errorf("client lost %v: %v are over, requested for %v", lost, k.pagesOver, k.ids)
 			}
 		})
 	}
@@ -187,18 +187,18 @@ func TestScanContinuesAtAKeptTimestamp(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		pause  time.Duration
-		answer func(ctx context.Context, asked int) error // to each node's request of that number; nil: all keep it
-		lost   bool                                       // the kept snapshots, too
-		fails  bool                                       // the scan
-		why    string                                     // its error's text about keeping
+		answer func(ctx context.Context, earlier int) error // to each node's request of that number; nil: all keep it
+		lost   bool                                         // the kept snapshots, too
+		fails  bool                                         // the scan
+		why    string                                       // its error's text about keeping
 	}{
 		{name: "kept", pause: time.Second},
 		{name: "no room", pause: time.Second, answer: func(context.Context, int) error {
 			return Errorf(errcode.Busy, "no room for it")
 		}, fails: true, why: "3 of the indexers did not keep it on request, i0 (host:0): no room for it"},
-		{name: "asked again at its end", pause: keepFrom + keepEvery + keepPatience/2,
-			answer: func(ctx context.Context, asked int) error {
-				if asked == 1 {
+		{name: "requested again at its end", pause: keepFrom + keepEvery + keepTimeout/2,
+			answer: func(ctx context.Context, earlier int) error {
+				if earlier == 1 {
 					return nil
 				}
 				<-ctx.Done()
@@ -211,9 +211,9 @@ func TestScanContinuesAtAKeptTimestamp(t *testing.T) {
 				if c.answer != nil {
 					k.answer = func(ctx context.Context, node index.NodeID) error {
 						k.mu.Lock()
-						asked := len(k.asked[node])
+						requests := len(k.requests[node])
 						k.mu.Unlock()
-						return c.answer(ctx, asked)
+						return c.answer(ctx, requests)
 					}
 				}
 				nodes := &dying{keepers: k}
@@ -238,8 +238,8 @@ func TestScanContinuesAtAKeptTimestamp(t *testing.T) {
 				if !nodes.lost.Load() {
 					t.Error("no node was lost")
 				}
-				if c.lost && len(k.asked[2]) != 2 {
-					t.Errorf("node 2 was asked at %v, want twice", k.asked[2])
+				if c.lost && len(k.requests[2]) != 2 {
+					t.Errorf("node 2 was queried at %v, want twice", k.requests[2])
 				}
 			})
 		})
@@ -247,7 +247,7 @@ func TestScanContinuesAtAKeptTimestamp(t *testing.T) {
 }
 
 // TestHungKeepersDelayNothing: nodes that do not answer requests to keep a timestamp delay neither the scan nor
-// other nodes, and are asked again.
+// other nodes, and are queried again.
 func TestHungKeepersDelayNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeepers()
@@ -266,8 +266,8 @@ func TestHungKeepersDelayNothing(t *testing.T) {
 		if took := time.Since(k.began); took != pause {
 			t.Errorf("it took %s", took)
 		}
-		if len(k.asked[here]) != 1 || len(k.asked[0]) < 2 || len(k.asked[2]) < 2 {
-			t.Errorf("asked %v", k.asked)
+		if len(k.requests[here]) != 1 || len(k.requests[0]) < 2 || len(k.requests[2]) < 2 {
+			t.Errorf("requested %v", k.requests)
 		}
 	})
 }

@@ -10,20 +10,20 @@ import (
 
 // maxLagging bounds the scans that wait concurrently for copies that lag behind what their sessions have seen: a
 // lagging index must not occupy the places of all scans, nor one user those of others. Further scans wait at most
-// lagHurry, enough for a timestamp that was promoted just now to arrive, and are then refused.
+// lagWait, enough for a timestamp that was promoted just now to arrive, and are then refused.
 const (
 	maxLagging = 32
-	lagHurry   = 100 * time.Millisecond
+	lagWait    = 100 * time.Millisecond
 )
 
 // lag tracks whether a scan waits for copies that lag behind its session, or for this indexer to receive what the
 // session has seen.
 type lag struct {
-	places *rpc.Places
-	user   string
-	placed bool      // it occupies a place
-	since  time.Time // zero: it does not wait
-	hurry  time.Time // end of its wait without a place; zero: it has one, or does not wait
+	places  *rpc.Places
+	user    string
+	placed  bool      // it occupies a place
+	since   time.Time // zero: it does not wait
+	placeBy time.Time // end of its wait without a place; zero: it has one, or does not wait
 }
 
 // begin records that the scan has to wait, until end. given is set if rows have already been returned; such a scan
@@ -37,17 +37,17 @@ func (l *lag) begin(given bool) {
 		return
 	}
 	if l.placed = l.places.Enter(l.user) == nil; l.placed {
-		l.hurry = time.Time{}
+		l.placeBy = time.Time{}
 		return
 	}
-	if l.hurry.IsZero() && !given {
-		l.hurry = now.Add(lagHurry)
+	if l.placeBy.IsZero() && !given {
+		l.placeBy = now.Add(lagWait)
 	}
 }
 
-// crowded returns an error if the scan has no place and has waited for lagHurry. why is what it waits for.
+// crowded returns an error if the scan has no place and has waited for lagWait. why is what it waits for.
 func (l *lag) crowded(of index.ID, why error) error {
-	if l.hurry.IsZero() || time.Now().Before(l.hurry) {
+	if l.placeBy.IsZero() || time.Now().Before(l.placeBy) {
 		return nil
 	}
 	return Errorf(errcode.Busy, "index %s is behind the session's last timestamp, and %d scans already wait for this or "+
@@ -56,8 +56,8 @@ func (l *lag) crowded(of index.ID, why error) error {
 
 // until returns until when nodes may wait for the timestamp, at most deadline.
 func (l *lag) until(deadline time.Time) time.Time {
-	if !l.hurry.IsZero() && l.hurry.Before(deadline) {
-		return l.hurry
+	if !l.placeBy.IsZero() && l.placeBy.Before(deadline) {
+		return l.placeBy
 	}
 	return deadline
 }
@@ -71,7 +71,7 @@ func (l *lag) end() (waited time.Duration) {
 	}
 	if !l.since.IsZero() {
 		waited = time.Since(l.since)
-		l.since, l.hurry = time.Time{}, time.Time{}
+		l.since, l.placeBy = time.Time{}, time.Time{}
 	}
 	return waited
 }

@@ -75,9 +75,9 @@ func TestRangeSlicesAreOpenedOnDemand(t *testing.T) {
 func TestLateSliceRestartsTheScan(t *testing.T) {
 	f := clusterOf(rangedLayout(3), 1, 3)
 	f.rows[6] = f.rows[3] // other rows than at 5
-	var asked atomic.Int64
+	var requests atomic.Int64
 	f.request = func(NodeRequest) {
-		if asked.Add(1) == 2 { // slices 1 and 2 are requested together, from two nodes
+		if requests.Add(1) == 2 { // slices 1 and 2 are requested together, from two nodes
 			f.mu.Lock()
 			for i := range f.view.Held {
 				f.view.Held[i].Ref = refOf(6)

@@ -94,8 +94,8 @@ func (p *paging) end(spec *Spec, over *over) {
 	p.kept = nil
 }
 
-// asked records the nodes that keep the timestamp.
-func (p *paging) asked(nodes []*remote) {
+// requested records the nodes that keep the timestamp.
+func (p *paging) requested(nodes []*remote) {
 	for _, n := range nodes {
 		if !slices.Contains(p.kept, n.node) {
 			p.kept = append(p.kept, n.node)

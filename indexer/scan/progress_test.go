@@ -69,16 +69,16 @@ func TestProgressReportsFirstRows(t *testing.T) {
 		{nil, 0}, {[]Phase{Opening, Waiting, Opening}, 0},
 		{[]Phase{Waiting, Opening, Reading}, 1}, {[]Phase{Sending}, 1},
 	} {
-		said := 0
-		p := NewProgress(func() { said++ })
+		reported := 0
+		p := NewProgress(func() { reported++ })
 		for _, phase := range c.phases {
 			p.Enter(phase)
 		}
-		if said != c.before {
-			t.Errorf("%v: said %d times, want %d", c.phases, said, c.before)
+		if reported != c.before {
+			t.Errorf("%v: reported %d times, want %d", c.phases, reported, c.before)
 		}
-		if p.End(); said != c.before+1 {
-			t.Errorf("%v, then the end: said %d times", c.phases, said)
+		if p.End(); reported != c.before+1 {
+			t.Errorf("%v, then the end: reported %d times", c.phases, reported)
 		}
 	}
 }
@@ -104,7 +104,7 @@ func TestProgressOfAScan(t *testing.T) {
 	c := f.coordinator()
 	p := NewProgress(func() {})
 	waited := Phase(-1)
-	var opened atomic.Int32 // several nodes are asked concurrently
+	var opened atomic.Int32 // several nodes are queried concurrently
 	opened.Store(-1)
 	f.request = func(NodeRequest) { opened.Store(int32(p.Phase())) }
 	f.newest--

@@ -10,9 +10,9 @@ import (
 	"tidemark/partition"
 )
 
-// askAgain reports whether a copy that failed with this error may become readable at the same timestamp a moment
+// retriable reports whether a copy that failed with this error may become readable at the same timestamp a moment
 // later.
-func askAgain(why error) bool {
+func retriable(why error) bool {
 	switch CodeOf(why) {
 	case errcode.Unavailable, errcode.Timeout, errcode.IndexNotHosted, errcode.IndexNotReady, errcode.Busy:
 		return true

@@ -146,7 +146,8 @@ type Nodes interface {
 	// the node reported them; any other error means that the node could not be reached, or that it does not answer
 	// while all of others, which could replace it, do.
 	OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID, req NodeRequest) (RowStream, error)
-	// KeepSlices asks a node to keep a timestamp for a scan that takes long. Its errors are like those of OpenSlices.
+	// KeepSlices requests that a node keep a timestamp for a scan that takes long. Its errors are like those of
+	// OpenSlices.
 	KeepSlices(ctx context.Context, node index.NodeID, req KeepRequest) error
 	// IsHere reports whether a node is the coordinating one, which is read without a request.
 	IsHere(node index.NodeID) bool

@@ -19,11 +19,11 @@ const (
 	lostRollback = "the bucket was since rolled back: a failover of KV has undone writes"
 )
 
-// lostPatience bounds the wait for KV and the leader to provide everything that exists, when the request itself would
+// lostWait bounds the wait for KV and the leader to provide everything that exists, when the request itself would
 // accept less had nothing been lost. The answer contains lostUnasked if they did not reply.
 const (
-	lostPatience = 2 * time.Second
-	lostUnasked  = "; KV or the leader did not report all present writes, so some of them may be missing here"
+	lostWait    = 2 * time.Second
+	lostUnasked = "; KV or the leader did not report all present writes, so some of them may be missing here"
 )
 
 // floor evaluates a session's tokens for the view's bucket. floor is the oldest timestamp that may be shown (nil:

@@ -64,28 +64,28 @@ func TestSessionNeverGoesBack(t *testing.T) {
 	for _, id := range all {
 		f.has[id] = map[uint64]errcode.Code{3: "", 4: errcode.SnapshotSkipped, 5: ""}
 	}
-	asked := 0
+	requests := 0
 	f.request = func(r NodeRequest) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if r.Ref.Number < 4 {
-			t.Errorf("timestamp %d is asked for", r.Ref.Number)
+			t.Errorf("timestamp %d is requested", r.Ref.Number)
 		}
-		if asked++; asked == 5 {
+		if requests++; requests == 5 {
 			for i := range f.view.Held {
 				f.view.Held[i].Ref = refOf(5)
 			}
 		}
 	}
 	got, err = c.Scan(t.Context(), spec, new(collect))
-	if err != nil || got.Ref != refOf(5) || got.Seen != seenAt(f, 5) || asked < 5 {
-		t.Errorf("where 4 was skipped: %+v, %v, asked %d times", got, err, asked)
+	if err != nil || got.Ref != refOf(5) || got.Seen != seenAt(f, 5) || requests < 5 {
+		t.Errorf("where 4 was skipped: %+v, %v, %d requests", got, err, requests)
 	}
 	if got, err = c.Count(t.Context(), spec); err != nil || got.Ref != refOf(5) {
 		t.Errorf("a count: %+v, %v", got, err)
 	}
-	if f.asked.Load() != 0 {
-		t.Error("the leader was asked")
+	if f.requests.Load() != 0 {
+		t.Error("the leader was queried")
 	}
 }
 
@@ -321,15 +321,15 @@ func TestLaggingCopiesLeaveRoom(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		var asked []int64 // for how long nodes may wait
+		var requests []int64 // for how long nodes may wait
 		f.request = func(r NodeRequest) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			asked = append(asked, r.WaitMS)
+			requests = append(requests, r.WaitMS)
 		}
 		if _, err := c.Scan(t.Context(), spec, new(collect)); CodeOf(err) != errcode.Busy ||
-			!strings.Contains(fmt.Sprint(err), "is behind the session") || slices.Max(asked) > lagHurry.Milliseconds() {
-			t.Errorf("%v, nodes could wait %d ms", err, asked)
+			!strings.Contains(fmt.Sprint(err), "is behind the session") || slices.Max(requests) > lagWait.Milliseconds() {
+			t.Errorf("%v, nodes could wait %d ms", err, requests)
 		}
 		spec.Seen[0].Epoch++ // which this indexer has not received
 		_, err := c.Scan(t.Context(), spec, new(collect))
@@ -361,7 +361,7 @@ func TestLaggingCopiesLeaveRoom(t *testing.T) {
 		}
 		got, err := c.Scan(t.Context(), spec, new(collect))
 		if err != nil || got.Ref != refOf(6) || attempts[1] < 8 || len(attempts) > 1 || c.lagging.Taken() != 0 {
-			t.Errorf("%+v, %v: while so many were counted copies were asked %v times, and %d are left", got, err, attempts,
+			t.Errorf("%+v, %v: while so many were counted copies were queried %v times, and %d are left", got, err, attempts,
 				c.lagging.Taken())
 		}
 		if got.Waited < 2*recheck { // three attempts in vain, with pauses
@@ -400,7 +400,7 @@ func TestPagesWithoutStabilityNeverGoBack(t *testing.T) {
 		f.request = func(NodeRequest) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			if pages++; pages == 2 { // both nodes are asked for the first page
+			if pages++; pages == 2 { // both nodes are queried for the first page
 				change()
 			}
 		}
@@ -484,8 +484,8 @@ func TestContinuedAnswerReportsLosses(t *testing.T) {
 	}
 }
 
-// TestForeignPlacesAreRefused: a place in an answer is returned by a client, which may have modified it or may ask
-// another cluster: that is the caller's fault, and no row is of another state than the earlier ones.
+// TestForeignPlacesAreRefused: a place in an answer is returned by a client, which may have modified it or may send it
+// to another cluster: that is the caller's fault, and no row is of another state than the earlier ones.
 func TestForeignPlacesAreRefused(t *testing.T) {
 	f := parted()
 	seen := seenAt(f, 4)

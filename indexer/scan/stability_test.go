@@ -74,12 +74,12 @@ func TestStabilityQuery(t *testing.T) {
 		at := refOf(4)
 		change(&at)
 		spec.At = &at
-		began := f.asked.Load()
+		began := f.requests.Load()
 		if _, err := f.coordinator().Scan(t.Context(), spec, &collect{}); CodeOf(err) != errcode.SnapshotTooOld {
 			t.Errorf("%s: %v", name, err)
 		}
-		if f.asked.Load() != began {
-			t.Errorf("%s: a newer timestamp was asked for", name)
+		if f.requests.Load() != began {
+			t.Errorf("%s: a newer timestamp was requested", name)
 		}
 	}
 	id := TimestampID(refOf(4))
@@ -111,7 +111,7 @@ func TestNoStability(t *testing.T) {
 	five, six := all(5), all(6)
 	var pages atomic.Int64
 	f.request = func(r NodeRequest) {
-		if pages.Add(1) == 3 { // both nodes have been asked for the first page; the second one is in progress
+		if pages.Add(1) == 3 { // both nodes have been queried for the first page; the second one is in progress
 			f.mu.Lock()
 			for i := range f.view.Held {
 				f.view.Held[i].Ref = refOf(6)
@@ -126,8 +126,8 @@ func TestNoStability(t *testing.T) {
 	spec := openSpec()
 	spec.Stability, spec.Offset, spec.WantTimestamp = NoStability, 3, false
 	var sink collect
-	patient := NewCoordinator(f, f, f, Options{Wait: time.Minute}) // how long an attempt takes is irrelevant
-	got, err := patient.Scan(t.Context(), spec, &sink)
+	waiting := NewCoordinator(f, f, f, Options{Wait: time.Minute}) // how long an attempt takes is irrelevant
+	got, err := waiting.Scan(t.Context(), spec, &sink)
 	want := append(slices.Clone(five[3:PageRows]), six[PageRows:]...)
 	if err != nil || got.Ref != refOf(6) || got.Rows != int64(len(want)) || !slices.Equal(sink.rows, want) {
 		t.Errorf("%+v, %v: %d rows, want %d", got, err, len(sink.rows), len(want))

@@ -22,9 +22,9 @@ type pipedCluster struct {
 	l    *pipenet.Listener
 	http http.Client
 
-	mu    sync.Mutex
-	asked []NodeRequest // by their number, which is the path
-	ended []error       // of the parts
+	mu       sync.Mutex
+	requests []NodeRequest // by their number, which is the path
+	ended    []error       // of the parts
 }
 
 // serve serves until the returned function is called.
@@ -47,7 +47,7 @@ func (p *pipedCluster) serve(t *testing.T) (stop func()) {
 func (p *pipedCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n, err := strconv.Atoi(r.URL.Path[1:])
 	p.mu.Lock()
-	req := p.asked[n]
+	req := p.requests[n]
 	p.mu.Unlock()
 	var out *Answer
 	if err == nil {
@@ -68,8 +68,8 @@ func (p *pipedCluster) OpenSlices(ctx context.Context, node index.NodeID, _ []in
 		return Open(ctx, req, p.fakeCluster)
 	}
 	p.mu.Lock()
-	n := len(p.asked)
-	p.asked = append(p.asked, req)
+	n := len(p.requests)
+	p.requests = append(p.requests, req)
 	p.mu.Unlock()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("http://node/%d", n), nil)
 	if err != nil {

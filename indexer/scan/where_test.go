@@ -293,8 +293,8 @@ func TestWhereInACluster(t *testing.T) {
 		}
 	}
 	c := f.coordinator()
-	var asked []NodeRequest
-	f.request = func(r NodeRequest) { f.mu.Lock(); asked = append(asked, r); f.mu.Unlock() }
+	var requests []NodeRequest
+	f.request = func(r NodeRequest) { f.mu.Lock(); requests = append(requests, r); f.mu.Unlock() }
 	spec, err := c.Prepare(5, Request{Limit: 3, Offset: 1, Where: []Condition{{Component: 1, In: []json.RawMessage{
 		[]byte("4"), []byte("8")}}}})
 	if err != nil {
@@ -305,9 +305,9 @@ func TestWhereInACluster(t *testing.T) {
 	if err != nil || res.Rows != 3 || len(sink.rows) != 3 {
 		t.Fatalf("%v, %d rows: %v", err, res.Rows, sink.rows)
 	}
-	for _, r := range asked {
+	for _, r := range requests {
 		if len(r.Where) != 1 || len(r.Desc) != 2 || r.Limit != 4 {
-			t.Errorf("a node was asked %+v", r)
+			t.Errorf("a node got the request %+v", r)
 		}
 	}
 	if res, err = c.Count(t.Context(), spec); err != nil || res.Rows != 40 {

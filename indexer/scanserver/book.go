@@ -29,7 +29,7 @@ func (b *scanBook) count(defs *wire.Definitions, id index.ID, took time.Duration
 		if !core.Defines(defs, id) {
 			return
 		}
-		b.forget(defs)
+		b.prune(defs)
 		if b.byIndex == nil {
 			b.byIndex = map[index.ID]*wire.ScanStats{}
 		}
@@ -61,8 +61,8 @@ func failed(err error) bool {
 	return code != errcode.Cancelled && code != errcode.ScanCancelled
 }
 
-// forget drops indexes that are no longer defined.
-func (b *scanBook) forget(d *wire.Definitions) {
+// prune drops indexes that are no longer defined.
+func (b *scanBook) prune(d *wire.Definitions) {
 	for id := range b.byIndex {
 		if !core.Defines(d, id) {
 			delete(b.byIndex, id)
@@ -73,7 +73,7 @@ func (b *scanBook) forget(d *wire.Definitions) {
 func (b *scanBook) list(d *wire.Definitions) []wire.ScanStats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.forget(d)
+	b.prune(d)
 	all := make([]wire.ScanStats, 0, len(b.byIndex))
 	for _, s := range b.byIndex {
 		all = append(all, *s)

@@ -31,13 +31,13 @@ func (c *claims) add(r *wire.SeqnosReply) {
 		if int(vb) >= len(c.by) {
 			continue
 		}
-		said, had, by := timestamp.Position{VBUUID: r.VBUUIDs[i], Seqno: r.Seqnos[i]}, c.at.At(int(vb)), &c.by[vb]
+		reported, had, by := timestamp.Position{VBUUID: r.VBUUIDs[i], Seqno: r.Seqnos[i]}, c.at.At(int(vb)), &c.by[vb]
 		newer := r.Revision.Compare(by.revision)
-		switch same := said.VBUUID == had.VBUUID; {
+		switch same := reported.VBUUID == had.VBUUID; {
 		case !by.made:
 			c.owned++
 		case same: // the newest map that names the branch counts, and the highest seqno of all answers
-			said.Seqno = max(said.Seqno, had.Seqno)
+			reported.Seqno = max(reported.Seqno, had.Seqno)
 		case newer < 0:
 			continue
 		case newer == 0:
@@ -54,7 +54,7 @@ func (c *claims) add(r *wire.SeqnosReply) {
 			}
 		}
 		by.made = true
-		c.at.Set(int(vb), said)
+		c.at.Set(int(vb), reported)
 	}
 }
 

@@ -197,14 +197,14 @@ func (c *clients) watchLong() (some bool) {
 
 // clientConn is one client's connection.
 type clientConn struct {
-	c       *clients
-	conn    *websocket.Conn
-	ticket  string
-	began   time.Time
-	tls     bool
-	in      []byte    // the current request
-	room    []byte    // buffer for answers
-	patient time.Time // when the read deadline was last set
+	c          *clients
+	conn       *websocket.Conn
+	ticket     string
+	began      time.Time
+	tls        bool
+	in         []byte    // the current request
+	room       []byte    // buffer for answers
+	deadlineAt time.Time // when the read deadline was last set
 
 	mu     sync.Mutex
 	number uint64             // number of the current or next request
@@ -245,9 +245,9 @@ type incoming struct {
 func (o *clientConn) run(ctx context.Context) {
 	var ahead <-chan incoming // not nil: the watcher waits for the next message already
 	for {
-		if now := time.Now(); ahead != nil || now.Sub(o.patient) >= clientIdle/8 {
+		if now := time.Now(); ahead != nil || now.Sub(o.deadlineAt) >= clientIdle/8 {
 			_ = o.conn.SetReadDeadline(now.Add(clientIdle))
-			o.patient = now
+			o.deadlineAt = now
 		}
 		if ahead == nil {
 			if err := o.read(); err != nil {
@@ -369,20 +369,20 @@ func (o *clientConn) scan(ctx context.Context, req *scanport.Request) error {
 	if err != nil {
 		return o.refuse(scan.Errorf(errcode.BadRequest, "%w", err))
 	}
-	asked, spec, err := s.parse(id, req.Body, req.Resume, "")
+	parsed, spec, err := s.parse(id, req.Body, req.Resume, "")
 	if err != nil {
 		s.done(id, began, &spec, scan.Result{}, err)
 		return o.refuse(err)
 	}
 	if req.Op == scanport.Count {
-		result, err := s.counted(ctx, &asked, spec)
+		result, err := s.counted(ctx, &parsed, spec)
 		s.done(id, began, &spec, scan.Result{Waited: result.Waited}, err)
 		if err != nil {
 			return o.refuse(err)
 		}
 		return o.tail(scanport.End, scan.AppendCount(nil, result))
 	}
-	running, active := s.running.begin(ctx, scanport.Scan, &asked, &spec)
+	running, active := s.running.begin(ctx, scanport.Scan, &parsed, &spec)
 	defer func() { s.running.end(active, err) }()
 	p := scan.NewPacker(sending(active.progress, o.write), o.room, &spec)
 	defer func() { o.room = p.Room() }()

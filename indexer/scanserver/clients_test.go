@@ -32,7 +32,7 @@ type issuer struct {
 
 	mu      sync.Mutex
 	revoked bool
-	asked   int
+	checks  int
 }
 
 func newIssuer(t *testing.T) *issuer {
@@ -57,7 +57,7 @@ func (i *issuer) issue(t *testing.T, name string) string {
 func (i *issuer) CheckTicket(_ context.Context, manager, ticket string) (*scanport.Checked, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.asked++
+	i.checks++
 	if manager != "http://manager:1" {
 		return nil, rpc.Refuse(errcode.Unavailable, "nothing listens at %s", manager)
 	}

@@ -19,8 +19,8 @@ import (
 const KeepPath = "/v1/slices:keep"
 
 const (
-	// KeepsAsked bounds the connections to each other node for these requests.
-	KeepsAsked = 4
+	// KeepConnections bounds the connections to each other node for these requests.
+	KeepConnections = 4
 	// keepTime bounds receiving the request; the reply is immediate.
 	keepTime = route.BodyTime + 5*time.Second
 )
@@ -49,7 +49,7 @@ func (n scanNodes) KeepSlices(ctx context.Context, node index.NodeID, req scan.K
 	if n.IsHere(node) {
 		err = n.keep(&req)
 	} else {
-		err = n.ask(ctx, node, &req)
+		err = n.send(ctx, node, &req)
 	}
 	code := codeOK
 	if err != nil {
@@ -62,8 +62,8 @@ func (n scanNodes) KeepSlices(ctx context.Context, node index.NodeID, req scan.K
 	return err
 }
 
-// ask sends the request to another node.
-func (n scanNodes) ask(ctx context.Context, node index.NodeID, req *scan.KeepRequest) error {
+// send sends the request to another node.
+func (n scanNodes) send(ctx context.Context, node index.NodeID, req *scan.KeepRequest) error {
 	body, err := n.keeps.Post(ctx, node, KeepPath, req)
 	if err != nil {
 		return err

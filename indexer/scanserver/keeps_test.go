@@ -31,15 +31,15 @@ func TestKeepingOnOtherNodes(t *testing.T) {
 		return []wire.Endpoint{{Node: there, Name: "i2", Scan: port}}
 	})
 	defer p.Close()
-	asks := p.Ask(1)
-	defer asks.Close()
+	keeps := p.Ask(1)
+	defer keeps.Close()
 	set := snapshots.New(3, hclog.NewNullLogger(), time.Now)
-	s := New(Options{Pins: &snapshots.Pins{Snapshots: set}, Nodes: p.Ask(1), Keeps: asks,
+	s := New(Options{Pins: &snapshots.Pins{Snapshots: set}, Nodes: p.Ask(1), Keeps: keeps,
 		Registry: prometheus.NewRegistry(), Log: hclog.NewNullLogger(), Now: time.Now})
 	server := httptest.NewServer((&route.Table{Lacks: "no %s", Routes: []route.Route{s.keepRoute()}}).Handler())
 	defer server.Close()
 	port = strings.TrimPrefix(server.URL, "http://")
-	nodes := scanNodes{p.Ask(1), asks, nil, s.keep, s.metrics}
+	nodes := scanNodes{p.Ask(1), keeps, nil, s.keep, s.metrics}
 	for n, node := range []index.NodeID{here, there} {
 		req := scan.KeepRequest{Scan: scan.Pages{ID: uint64(n)}, Copies: []index.CopyID{index.CopyID(n + 1)},
 			Ref: wire.StabilityRef{Bucket: "b", Ref: timestamp.Ref{Number: 7}}}
@@ -47,7 +47,7 @@ func TestKeepingOnOtherNodes(t *testing.T) {
 			t.Errorf("node %d: %v", node, err)
 		}
 		if held, _ := set.LongKept(); held != n+1 {
-			t.Errorf("%d snapshots are kept after node %d was asked", held, node)
+			t.Errorf("%d snapshots are kept after node %d was queried", held, node)
 		}
 		req.Copies = nil
 		if err := nodes.KeepSlices(t.Context(), node, req); err == nil || scan.CodeOf(err) != errcode.BadRequest {

@@ -35,7 +35,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			"Part of that duration until a new enough stability timestamp was known, or held with consistency any.",
 			"consistency", scanFirst, scanBounds),
 		parts: meters.Counters(r, "scan_parts_total",
-			"Parts of scans coordinated here that were asked for, by whether another indexer has them.", "indexer"),
+			"Parts of scans coordinated here that were requested, by whether another indexer has them.", "indexer"),
 		keeps: meters.Counters(r, "scan_keeps_total",
 			"Requests to indexers to keep the timestamp of a long scan coordinated here, by outcome.",
 			"code"),

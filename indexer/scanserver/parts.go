@@ -20,31 +20,31 @@ const SlicesPath = "/v1/slices:scan"
 // that wait to be sent; the rest is for everything else that a node does.
 const PartMemory = 1 << 20
 
-// MaxAsked bounds the connections to each other node for parts of scans. A scan may open several parts on one node.
-// The other node itself limits how many it serves and refuses others at once, whereas waiting for a connection here
-// would mean waiting for scans to end.
-const MaxAsked = 4 * MaxScans
+// PartConnections bounds the connections to each other node for parts of scans. A scan may open several parts on one
+// node. The other node itself limits how many it serves and refuses others at once, whereas waiting for a connection
+// here would mean waiting for scans to end.
+const PartConnections = 4 * MaxScans
 
 const (
 	// partLook is the interval at which a long part checks whether its coordinator is alive.
 	partLook = 10 * time.Second
-	// partPatience is how long the coordinator may be silent before it counts as gone. Its client has given up long
+	// partSilence is how long the coordinator may be silent before it counts as gone. Its client has given up long
 	// before that.
-	partPatience = 30 * time.Second
+	partSilence = 30 * time.Second
 )
 
 // slicesRoute returns the route for parts. The places for parts are shared by the coordinating nodes. It is up to
 // these to limit their own scans, and to divide them among their users.
 func (s *Server) slicesRoute() route.Route {
-	asked := route.Only(tlsconf.Indexer)
-	asked.For = func(r *http.Request) string {
+	role := route.Only(tlsconf.Indexer)
+	role.For = func(r *http.Request) string {
 		node, ok := peers.Asking(r)
 		if !ok {
 			return ""
 		}
 		return s.nameOf(node)
 	}
-	return route.Route{Method: http.MethodPost, Path: SlicesPath, Role: asked, Body: rpc.MaxControlBody, Stream: true,
+	return route.Route{Method: http.MethodPost, Path: SlicesPath, Role: role, Body: rpc.MaxControlBody, Stream: true,
 		Places: s.parts, Handle: s.serveSlices}
 }
 
@@ -88,7 +88,7 @@ type partWatch struct {
 	over  bool
 }
 
-// watchPart starts watching. It calls gone once when the coordinator has been silent for partPatience, unless end was
+// watchPart starts watching. It calls gone once when the coordinator has been silent for partSilence, unless end was
 // called before.
 func watchPart(silent func() time.Time, gone func()) (end func()) {
 	p := &partWatch{silent: silent, gone: gone}
@@ -112,7 +112,7 @@ func (p *partWatch) look() {
 	if since.Before(p.first) && !since.IsZero() { // silence before the first look does not count
 		since = p.first
 	}
-	if !since.IsZero() && now.Sub(since) >= partPatience {
+	if !since.IsZero() && now.Sub(since) >= partSilence {
 		p.over = true
 		p.gone()
 		return

@@ -58,8 +58,8 @@ func (c *manyCursor) Row() (key, docID []byte) {
 }
 func (c *manyCursor) Close() error { return nil }
 
-// askPart asks a server for a part over a connection that does not buffer, in virtual time.
-func askPart(t *testing.T, s *Server, req scan.NodeRequest) (*scan.FrameReader, error) {
+// openPart requests a part from a server over a connection that does not buffer, in virtual time.
+func openPart(t *testing.T, s *Server, req scan.NodeRequest) (*scan.FrameReader, error) {
 	t.Helper()
 	s.nameOf = func(index.NodeID) string { return "i7" }
 	s.parts, s.log = rpc.NewPlaces(4, "parts of scans"), hclog.NewNullLogger()
@@ -109,9 +109,9 @@ func TestPartsLiveAsLongAsTheirScans(t *testing.T) {
 	}{
 		{"its turn comes late", 10 * time.Minute, never, never, 9 * time.Minute, 9 * time.Minute},
 		{"the scan is over", 3 * time.Minute, never, never, never, 3 * time.Minute},
-		{"it hangs", 10 * time.Minute, 2 * time.Minute, never, never, 2*time.Minute + partPatience + partLook},
-		{"it hangs from the start", 10 * time.Minute, 0, never, never, partPatience + partLook},
-		{"it hangs for a moment", 10 * time.Minute, time.Minute, time.Minute + partPatience - partLook, 5 * time.Minute,
+		{"it hangs", 10 * time.Minute, 2 * time.Minute, never, never, 2*time.Minute + partSilence + partLook},
+		{"it hangs from the start", 10 * time.Minute, 0, never, never, partSilence + partLook},
+		{"it hangs for a moment", 10 * time.Minute, time.Minute, time.Minute + partSilence - partLook, 5 * time.Minute,
 			5 * time.Minute},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestPartsLiveAsLongAsTheirScans(t *testing.T) {
 				}}
 				pins := &manyPins{rows: 1000}
 				s.pins = pins
-				rows, err := askPart(t, s, scan.NodeRequest{Index: 5, Copies: []index.CopyID{1}, Ranges: []scan.Range{{}},
+				rows, err := openPart(t, s, scan.NodeRequest{Index: 5, Copies: []index.CopyID{1}, Ranges: []scan.Range{{}},
 					LastsMS: c.lasts.Milliseconds()})
 				if err != nil {
 					t.Fatal(err)
@@ -154,7 +154,7 @@ func TestPartsLiveAsLongAsTheirScans(t *testing.T) {
 	}
 }
 
-// TestInvalidPartRequests checks that the error says what is wrong with a request, also if only its duration is
+// TestInvalidPartRequests checks that the error names what is wrong with a request, also if only its duration is
 // invalid.
 func TestInvalidPartRequests(t *testing.T) {
 	one := []index.CopyID{1}
@@ -168,7 +168,7 @@ func TestInvalidPartRequests(t *testing.T) {
 		{scan.NodeRequest{Copies: one, LastsMS: math.MaxInt64}, "lasts_ms 9223372036854775807"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			_, err := askPart(t, &Server{pins: &manyPins{}}, c.req)
+			_, err := openPart(t, &Server{pins: &manyPins{}}, c.req)
 			if scan.CodeOf(err) != errcode.BadRequest || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %q", err, c.want)
 			}

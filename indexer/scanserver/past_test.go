@@ -9,7 +9,7 @@ import (
 	"tidemark/wire"
 )
 
-// TestHistoryOfOneBucket asks for the history of one bucket: it covers the bucket's indexes, but not an index that is
+// TestHistoryOfOneBucket requests the history of one bucket: it covers the bucket's indexes, but not an index that is
 // no longer defined.
 func TestHistoryOfOneBucket(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)

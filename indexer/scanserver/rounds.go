@@ -22,27 +22,27 @@ const (
 // one with everyone who arrives before it begins. It never shares a round in progress, whose answer may predate its
 // call. A caller that gives up does not end the round for others.
 type rounds[Q, A any] struct {
-	ask func(ctx context.Context, bucket string, q Q) (A, error) // ends with ctx
-	// merges two questions; ok is false if they cannot be merged
+	call func(ctx context.Context, bucket string, q Q) (A, error) // ends with ctx
+	// merges two requests; ok is false if they cannot be merged
 	both func(a, b Q) (q Q, ok bool)
 
 	mu sync.Mutex // leaf: no other lock is taken under it
 	of map[string]*turns[Q, A]
 }
 
-func newRounds[Q, A any](ask func(context.Context, string, Q) (A, error), both func(a, b Q) (Q, bool)) *rounds[Q, A] {
-	return &rounds[Q, A]{ask: ask, both: both, of: map[string]*turns[Q, A]{}}
+func newRounds[Q, A any](call func(context.Context, string, Q) (A, error), both func(a, b Q) (Q, bool)) *rounds[Q, A] {
+	return &rounds[Q, A]{call: call, both: both, of: map[string]*turns[Q, A]{}}
 }
 
 // turns holds the rounds of one bucket.
 type turns[Q, A any] struct {
 	bucket string
-	next   []*round[Q, A] // not begun; each has a question that could not be merged with those before it
+	next   []*round[Q, A] // not begun; each has a request that could not be merged with those before it
 	under  int            // rounds in progress
 	holds  int            // number of these that delay the next one
 }
 
-// round is one request. question, answer and err may be read when done is closed.
+// round is one request. request, answer and err may be read when done is closed.
 type round[Q, A any] struct {
 	turns       *turns[Q, A]
 	ctx         context.Context // of its first caller, without cancellation
@@ -50,10 +50,10 @@ type round[Q, A any] struct {
 	waiting     int
 	holds, over bool
 
-	done     chan struct{}
-	question Q
-	answer   A
-	err      error
+	done    chan struct{}
+	request Q
+	answer  A
+	err     error
 }
 
 // join returns the round that will answer q. The caller must call leave.
@@ -66,12 +66,12 @@ func (x *rounds[Q, A]) join(ctx context.Context, bucket string, q Q) *round[Q, A
 		x.of[bucket] = t
 	}
 	for _, r := range t.next {
-		if both, ok := x.both(r.question, q); ok {
-			r.question, r.waiting = both, r.waiting+1
+		if both, ok := x.both(r.request, q); ok {
+			r.request, r.waiting = both, r.waiting+1
 			return r
 		}
 	}
-	r := &round[Q, A]{turns: t, waiting: 1, done: make(chan struct{}), question: q}
+	r := &round[Q, A]{turns: t, waiting: 1, done: make(chan struct{}), request: q}
 	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	t.next = append(t.next, r)
 	x.begin(t)
@@ -124,7 +124,7 @@ func (x *rounds[Q, A]) run(r *round[Q, A]) {
 		defer x.mu.Unlock()
 		x.passed(r)
 	})
-	answer, err := x.ask(r.ctx, r.turns.bucket, r.question)
+	answer, err := x.call(r.ctx, r.turns.bucket, r.request)
 	late.Stop()
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// asking has rounds that request strings, and records what happens to each round.
-type asking struct {
+// shared has rounds that request strings, and records what happens to each round.
+type shared struct {
 	t *testing.T
 	x *rounds[string, int]
 
-	mu    sync.Mutex
-	asked []string            // by round, in order
-	ended []bool              // by round
-	goOn  map[int]chan answer // by round
+	mu       sync.Mutex
+	requests []string            // by round, in order
+	ended    []bool              // by round
+	goOn     map[int]chan answer // by round
 }
 
 type answer struct {
@@ -29,13 +29,13 @@ type answer struct {
 	err error
 }
 
-// newAsking returns rounds in which two strings are requested together if they begin with the same letter.
-func newAsking(t *testing.T) *asking {
-	a := &asking{t: t, goOn: map[int]chan answer{}}
+// newShared returns rounds in which two strings are requested together if they begin with the same letter.
+func newShared(t *testing.T) *shared {
+	a := &shared{t: t, goOn: map[int]chan answer{}}
 	a.x = newRounds(func(ctx context.Context, _ string, q string) (int, error) {
 		a.mu.Lock()
-		n := len(a.asked)
-		a.asked, a.ended = append(a.asked, q), append(a.ended, false)
+		n := len(a.requests)
+		a.requests, a.ended = append(a.requests, q), append(a.ended, false)
 		goOn := make(chan answer, 1)
 		a.goOn[n] = goOn
 		a.mu.Unlock()
@@ -53,7 +53,7 @@ func newAsking(t *testing.T) *asking {
 }
 
 // share requests q in the background. The channel receives the answer.
-func (a *asking) share(ctx context.Context, q string) <-chan answer {
+func (a *shared) share(ctx context.Context, q string) <-chan answer {
 	came := make(chan answer, 1)
 	go func() {
 		n, err := a.x.share(ctx, "b", q)
@@ -64,7 +64,7 @@ func (a *asking) share(ctx context.Context, q string) <-chan answer {
 }
 
 // answer ends a round with the given answer.
-func (a *asking) answer(round, n int, err error) {
+func (a *shared) answer(round, n int, err error) {
 	a.mu.Lock()
 	goOn := a.goOn[round]
 	a.mu.Unlock()
@@ -73,17 +73,17 @@ func (a *asking) answer(round, n int, err error) {
 }
 
 // want checks which rounds have begun.
-func (a *asking) want(rounds ...string) {
+func (a *shared) want(rounds ...string) {
 	a.t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !slices.Equal(a.asked, rounds) {
-		a.t.Fatalf("asked %q, want %q", a.asked, rounds)
+	if !slices.Equal(a.requests, rounds) {
+		a.t.Fatalf("requested %q, want %q", a.requests, rounds)
 	}
 }
 
 // wasEnded reports whether a round's context ended before the round was answered.
-func (a *asking) wasEnded(round int) bool {
+func (a *shared) wasEnded(round int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.ended[round]
@@ -100,7 +100,7 @@ func got(came <-chan answer) string {
 }
 
 // over checks that no round is left.
-func (a *asking) over() {
+func (a *shared) over() {
 	a.t.Helper()
 	synctest.Wait()
 	a.x.mu.Lock()
@@ -114,7 +114,7 @@ func (a *asking) over() {
 // the same error.
 func TestRoundsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAsking(t)
+		a := newShared(t)
 		first := a.share(t.Context(), "a1")
 		a.want("a1")
 		second, third := a.share(t.Context(), "a2"), a.share(t.Context(), "a3")
@@ -142,7 +142,7 @@ func TestRoundsAreShared(t *testing.T) {
 // that requests for another bucket run at once.
 func TestIncompatibleRequestsGetSeparateRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAsking(t)
+		a := newShared(t)
 		a.share(t.Context(), "a1")
 		b1, a2, b2 := a.share(t.Context(), "b1"), a.share(t.Context(), "a2"), a.share(t.Context(), "b2")
 		go func() { _, _ = a.x.share(t.Context(), "other", "c") }()
@@ -165,7 +165,7 @@ func TestIncompatibleRequestsGetSeparateRounds(t *testing.T) {
 // most two rounds run at a time.
 func TestHungRoundDelaysTheNextBriefly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAsking(t)
+		a := newShared(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		a.share(ctx, "a1")
 		a.share(ctx, "a2")
@@ -199,7 +199,7 @@ func TestHungRoundDelaysTheNextBriefly(t *testing.T) {
 // longer. A round for which no caller waits any more is not started.
 func TestRoundContinuesForRemainingCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAsking(t)
+		a := newShared(t)
 		a1 := a.share(t.Context(), "a1")
 		leaving, leave := context.WithCancel(t.Context())
 		gone, stays := a.share(leaving, "a2"), a.share(t.Context(), "a3")
@@ -236,12 +236,12 @@ func TestRoundContinuesForRemainingCallers(t *testing.T) {
 	})
 }
 
-// TestRoundsBeginAfterTheirRequests checks that each of many concurrent callers sees what was written before it
-// asked.
+// TestRoundsBeginAfterTheirRequests checks that each of many concurrent callers sees what was written before its
+// request.
 func TestRoundsBeginAfterTheirRequests(t *testing.T) {
-	var written, asked atomic.Int64
+	var written, requests atomic.Int64
 	x := newRounds(func(_ context.Context, _ string, _ bool) (int64, error) {
-		asked.Add(1)
+		requests.Add(1)
 		return written.Load(), nil
 	}, func(a, b bool) (bool, bool) { return a || b, true })
 	const workers, each = 16, 200
@@ -257,5 +257,5 @@ func TestRoundsBeginAfterTheirRequests(t *testing.T) {
 		})
 	}
 	all.Wait()
-	t.Logf("%d of %d asked for themselves", asked.Load(), workers*each)
+	t.Logf("%d of %d requested for themselves", requests.Load(), workers*each)
 }

@@ -81,7 +81,7 @@ func (r *running) begin(ctx context.Context, op string, req *scan.Request, spec 
 	return ctx, a
 }
 
-// end records the end of a scan, and remembers it if it was slow.
+// end records the end of a scan, and keeps it if it was slow.
 func (r *running) end(a *active, err error) {
 	a.cancel(nil)
 	a.progress.End()
@@ -92,7 +92,7 @@ func (r *running) end(a *active, err error) {
 	if r.slow < 0 || took < r.slow {
 		return
 	}
-	one := wire.SlowScan{ScanInfo: r.asked(a), TookMS: millis(took), Rows: a.progress.Rows(),
+	one := wire.SlowScan{ScanInfo: r.info(a), TookMS: millis(took), Rows: a.progress.Rows(),
 		ScanTimes: a.progress.Times(), Code: codeOK}
 	if err != nil {
 		one.Code, one.Detail = string(scan.CodeOf(err)), wire.Cut(scan.AsError(err).Detail, maxSlowDetail)
@@ -106,7 +106,7 @@ func (r *running) end(a *active, err error) {
 	r.at = (r.at + 1) % maxSlow
 }
 
-func (r *running) asked(a *active) wire.ScanInfo {
+func (r *running) info(a *active) wire.ScanInfo {
 	return wire.ScanInfo{ID: r.idOf(a.id), Index: a.index, Op: a.op, User: a.user, RequestID: a.requestID,
 		SinceMS: a.began.UnixMilli(), Consistency: string(a.request.Consistency), Stability: string(a.request.Stability),
 		Bounds: a.request.Brief()}
@@ -128,7 +128,7 @@ func (r *running) list(mostRunning, mostSlow int) *wire.IndexerScans {
 	}
 	slices.SortFunc(all, func(a, b *active) int { return cmp.Compare(a.id, b.id) })
 	for _, a := range all[:min(len(all), mostRunning)] {
-		s.Scans = append(s.Scans, wire.RunningScan{ScanInfo: r.asked(a), ForMS: millis(now.Sub(a.began)),
+		s.Scans = append(s.Scans, wire.RunningScan{ScanInfo: r.info(a), ForMS: millis(now.Sub(a.began)),
 			State: a.progress.Phase().String(), Rows: a.progress.Rows(), ScanTimes: a.progress.Times(),
 			Cancelled: a.cancelled.Load()})
 	}

@@ -104,13 +104,13 @@ func New(o Options) *Server {
 // Routes returns the server's routes. Users come through a manager, which checks their permissions, or with a ticket
 // of a manager; clients bounds the number of the latter.
 func (s *Server) Routes() []route.Route {
-	asked, ticket := route.Only(tlsconf.Manager, tlsconf.Admin), route.Anybody()
-	asked.For, ticket.Name = scan.AskedFor, "any client with a ticket"
+	forUser, ticket := route.Only(tlsconf.Manager, tlsconf.Admin), route.Anybody()
+	forUser.For, ticket.Name = scan.PrincipalOf, "any client with a ticket"
 	const path = "/v1/indexes/{id:[0-9]+}"
 	return []route.Route{
-		{Method: http.MethodPost, Path: path + ":scan", Role: asked, Body: rpc.MaxUserBody, Stream: true, Places: s.scans,
+		{Method: http.MethodPost, Path: path + ":scan", Role: forUser, Body: rpc.MaxUserBody, Stream: true, Places: s.scans,
 			Handle: s.scan},
-		{Method: http.MethodPost, Path: path + ":count", Role: asked, Body: rpc.MaxUserBody, Limit: countTime,
+		{Method: http.MethodPost, Path: path + ":count", Role: forUser, Body: rpc.MaxUserBody, Limit: countTime,
 			Places: s.scans, Handle: s.count},
 		s.slicesRoute(), s.keepRoute(),
 		{Method: http.MethodGet, Path: scanport.Path, Role: ticket, Stream: true, Handle: s.clients.handle},

@@ -13,7 +13,7 @@ func TestSlowFrom(t *testing.T) {
 	now := time.UnixMilli(0)
 	s := &Server{running: newRunning("i1", time.Second, func() time.Time { return now }, nil)}
 	for i, step := range []struct {
-		say, takes time.Duration
+		set, takes time.Duration
 		kept       int
 	}{
 		{0, 999 * time.Millisecond, 0},
@@ -25,7 +25,7 @@ func TestSlowFrom(t *testing.T) {
 		{0, time.Second, 3},
 	} {
 		_, a := s.running.begin(t.Context(), "scan", &scan.Request{}, &scan.Spec{})
-		s.SetSlow(step.say)
+		s.SetSlow(step.set)
 		now = now.Add(step.takes)
 		s.running.end(a, nil)
 		if got := s.Running(0, 10); got.SlowKept != step.kept {

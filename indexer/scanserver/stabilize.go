@@ -34,7 +34,7 @@ func (p poll) both(o poll) (poll, bool) {
 }
 
 // Stabilize implements scan.Truth. It returns as soon as this node receives a timestamp that meets need, whether or
-// not the leader was asked for it.
+// not that was requested of the leader.
 func (t *Truth) Stabilize(ctx context.Context, bucket string, need timestamp.Vector,
 	wait time.Duration) (wire.BucketStability, error) {
 	p := poll{need, time.Now().Add(wait)}
@@ -74,7 +74,7 @@ func (t *Truth) stabilize(ctx context.Context, bucket string, p poll) (*wire.Buc
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-r.done:
-			if tokenLost(r.err) && !r.question.need.Equal(p.need) { // a caller's own request shows whose need is lost
+			if tokenLost(r.err) && !r.request.need.Equal(p.need) { // a caller's own request shows whose need is lost
 				return t.poll(ctx, bucket, p)
 			}
 			return r.answer, r.err
@@ -126,5 +126,5 @@ func refused(err error) error {
 			return scan.Errorf(code, "%s", p.Detail)
 		}
 	}
-	return scan.Errorf(errcode.Unavailable, "asking the leader for a stability timestamp failed: %w", err)
+	return scan.Errorf(errcode.Unavailable, "requesting a stability timestamp from the leader failed: %w", err)
 }

@@ -143,7 +143,7 @@ func (l *leader) scan(ctx context.Context, need timestamp.Vector, wait time.Dura
 	return came
 }
 
-// needs returns what the leader was asked for, poll by poll.
+// needs returns what was requested of the leader, poll by poll.
 func (l *leader) needs() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,7 +154,7 @@ func (l *leader) needs() string {
 	return strings.Join(all, ", ")
 }
 
-func said(came <-chan string) string {
+func outcome(came <-chan string) string {
 	select {
 	case s := <-came:
 		return s
@@ -169,29 +169,29 @@ func TestScansShareAPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLeader()
 		l.promote(1, vector(7, 10, 10))
-		if s := said(l.scan(t.Context(), vector(7, 10, 9), time.Second)); s != "1" || l.needs() != "" {
-			t.Errorf("what is known already: %s, the leader was asked for %s", s, l.needs())
+		if s := outcome(l.scan(t.Context(), vector(7, 10, 9), time.Second)); s != "1" || l.needs() != "" {
+			t.Errorf("what is known already: %s, the leader got requests for %s", s, l.needs())
 		}
 		first := l.scan(t.Context(), vector(7, 11, 10), time.Second)
 		second := l.scan(t.Context(), vector(7, 12, 10), 2*time.Second)
 		third := l.scan(t.Context(), vector(7, 11, 13), time.Second)
 		l.reach(2, vector(7, 11, 10))
 		l.answer(0, nil)
-		if s := said(first) + said(second) + said(third); s != "2waitswaits" || l.needs() != "[11 10], [12 13]" {
-			t.Errorf("%s, the leader was asked for %s", s, l.needs())
+		if s := outcome(first) + outcome(second) + outcome(third); s != "2waitswaits" || l.needs() != "[11 10], [12 13]" {
+			t.Errorf("%s, the leader got requests for %s", s, l.needs())
 		}
 		l.mu.Lock()
 		wait := l.polls[1].WaitMS
 		l.mu.Unlock()
 		if wait != 2000 {
-			t.Errorf("the leader is to wait %d ms, want as long as the most patient one", wait)
+			t.Errorf("the leader is to wait %d ms, want as long as the request with the longest wait", wait)
 		}
 		l.promote(3, vector(7, 12, 12)) // the node receives it before the leader answers
-		if s := said(second) + said(third); s != "3waits" {
+		if s := outcome(second) + outcome(third); s != "3waits" {
 			t.Error(s)
 		}
 		l.promote(4, vector(7, 12, 13))
-		if s := said(third); s != "4" {
+		if s := outcome(third); s != "4" {
 			t.Error(s)
 		}
 		l.answer(1, nil)
@@ -213,13 +213,13 @@ func TestBranchesArePolledSeparately(t *testing.T) {
 		old := l.scan(ctx, vector(7, 12), time.Second)
 		others := []<-chan string{l.scan(ctx, vector(7, 13), time.Second), l.scan(ctx, vector(8, 11), time.Second)}
 		l.promote(2, vector(8, 20))
-		if s := said(old) + said(others[0]) + said(others[1]); s != "waitswaits2" {
+		if s := outcome(old) + outcome(others[0]) + outcome(others[1]); s != "waitswaits2" {
 			t.Error(s)
 		}
 		l.answer(0, rpc.Refuse(errcode.TokenLost, "it is lost"))
 		l.answer(1, rpc.Refuse(errcode.TokenLost, "it is lost"))
-		if s := said(old) + said(others[0]); s != "TOKEN_LOSTTOKEN_LOST" || l.needs() != "[12], [13]" {
-			t.Errorf("%s, the leader was asked for %s", s, l.needs())
+		if s := outcome(old) + outcome(others[0]); s != "TOKEN_LOSTTOKEN_LOST" || l.needs() != "[12], [13]" {
+			t.Errorf("%s, the leader got requests for %s", s, l.needs())
 		}
 		cancel()
 	})
@@ -244,7 +244,7 @@ func TestLostTokenFailsOnlyItsScan(t *testing.T) {
 				l.answer(poll, nil)
 			}
 		}
-		if s := said(good) + said(lost); s != "2TOKEN_LOST" {
+		if s := outcome(good) + outcome(lost); s != "2TOKEN_LOST" {
 			t.Error(s)
 		}
 	})
@@ -274,15 +274,15 @@ func TestScansHaveTheirOwnTimeouts(t *testing.T) {
 		time.Sleep(time.Second)
 		cancel()
 		synctest.Wait()
-		if s := said(gone); s != "CANCELLED" {
+		if s := outcome(gone); s != "CANCELLED" {
 			t.Error(s)
 		}
 		other := l.scan(t.Context(), vector(7, 12, 0), 10*time.Second)
 		if strings.Count(l.needs(), "[") != roundsAtOnce {
-			t.Errorf("the leader was asked for %s", l.needs())
+			t.Errorf("the leader got requests for %s", l.needs())
 		}
 		l.promote(2, vector(7, 12, 10))
-		if s := said(other); s != "2" {
+		if s := outcome(other); s != "2" {
 			t.Error(s)
 		}
 		for range 40 {

@@ -33,7 +33,7 @@ type Managers interface {
 type tickets struct {
 	managers Managers
 	now      func() time.Time
-	asking   singleflight.Group
+	checks   singleflight.Group
 	renewals sync.WaitGroup
 
 	mu    sync.Mutex
@@ -70,14 +70,14 @@ func (t *tickets) check(ctx context.Context, ticket string) (string, error) {
 	switch {
 	case renew:
 		// bounded by the call's own timeout; later callers see its result
-		t.renewals.Go(func() { _, _ = t.ask(ticket) })
+		t.renewals.Go(func() { _, _ = t.query(ticket) })
 		return v.principal, nil
 	case ok && age < TicketTrust:
 		return v.principal, nil
 	}
-	asked := t.asking.DoChan(ticket, func() (any, error) { return t.ask(ticket) })
+	result := t.checks.DoChan(ticket, func() (any, error) { return t.query(ticket) })
 	select {
-	case r := <-asked:
+	case r := <-result:
 		if r.Err != nil {
 			return "", r.Err
 		}
@@ -87,13 +87,13 @@ func (t *tickets) check(ctx context.Context, ticket string) (string, error) {
 	}
 }
 
-// ask sends the ticket to the manager that has issued it.
-func (t *tickets) ask(ticket string) (string, error) {
+// query sends the ticket to the manager that has issued it.
+func (t *tickets) query(ticket string) (string, error) {
 	at := t.now()
 	manager, err := auth.TicketIssuer(ticket)
-	var said *scanport.Checked
+	var checked *scanport.Checked
 	if err == nil {
-		said, err = t.managers.CheckTicket(context.Background(), manager, ticket)
+		checked, err = t.managers.CheckTicket(context.Background(), manager, ticket)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,15 +106,15 @@ func (t *tickets) ask(ticket string) (string, error) {
 		return "", rpc.Refuse(errcode.Unauthenticated, "the manager that issued the ticket does not answer: %v", err)
 	}
 	if len(t.known) >= maxTickets {
-		t.forget()
+		t.prune()
 	}
-	t.known[ticket] = verdict{principal: said.Principal, at: at}
-	return said.Principal, nil
+	t.known[ticket] = verdict{principal: checked.Principal, at: at}
+	return checked.Principal, nil
 }
 
-// forget drops expired verdicts, or all if that does not suffice: they are fetched again one by one. The caller holds
+// prune drops expired verdicts, or all if that does not suffice: they are fetched again one by one. The caller holds
 // the lock.
-func (t *tickets) forget() {
+func (t *tickets) prune() {
 	for k, v := range t.known {
 		if t.now().Sub(v.at) >= TicketTrust {
 			delete(t.known, k)

@@ -12,7 +12,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestTicketIsCachedBriefly checks that a manager is asked about a ticket once for many scans, and again when
+// TestTicketIsCachedBriefly checks that a manager is queried about a ticket once for many scans, and again when
 // its answer has expired.
 func TestTicketIsCachedBriefly(t *testing.T) {
 	managers := newIssuer(t)
@@ -26,8 +26,8 @@ func TestTicketIsCachedBriefly(t *testing.T) {
 	managers.mu.Lock()
 	managers.revoked = true
 	managers.mu.Unlock()
-	if _, err := known.check(t.Context(), ticket); err != nil || managers.asked != 1 {
-		t.Errorf("a moment later: %v, asked %d times", err, managers.asked)
+	if _, err := known.check(t.Context(), ticket); err != nil || managers.checks != 1 {
+		t.Errorf("a moment later: %v, %d requests", err, managers.checks)
 	}
 	clock.Lock()
 	now = now.Add(TicketTrust)

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// askAgain is the pause before projectors are asked again for vbuckets without an owner.
-	askAgain = 50 * time.Millisecond
-	// askRest is how long further projectors may take once every vbucket has an owner: the KV node of one may hang
+	// retryPause is the pause before projectors are queried again for vbuckets without an owner.
+	retryPause = 50 * time.Millisecond
+	// restWait is how long further projectors may take once every vbucket has an owner: the KV node of one may hang
 	// because it was failed over.
-	askRest = 250 * time.Millisecond
+	restWait = 250 * time.Millisecond
 )
 
 // Projectors reports KV's current seqnos.
@@ -48,17 +48,17 @@ type Sources struct {
 	Stabilities Stabilities
 }
 
-// Truth queries projectors and the leader, once for all callers that ask the same at the same time.
+// Truth queries projectors and the leader, once for all callers that need the same at the same time.
 type Truth struct {
 	Sources
-	seqnos *rounds[bool, *claims] // the question is whether vbucket maps are needed
+	seqnos *rounds[bool, *claims] // the request: whether vbucket maps are needed
 	stable *rounds[poll, *wire.BucketStability]
 }
 
 // NewTruth returns a Truth for all scans and verifications of a node.
 func NewTruth(s Sources) *Truth {
 	t := &Truth{Sources: s}
-	t.seqnos = newRounds(t.askAll, func(a, b bool) (bool, bool) { return a || b, true })
+	t.seqnos = newRounds(t.queryAll, func(a, b bool) (bool, bool) { return a || b, true })
 	t.stable = newRounds(t.poll, poll.both)
 	return t
 }
@@ -69,16 +69,16 @@ func (t *Truth) CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vec
 	var known *claims
 	var why error // why the others are missing
 	for disputed := false; ; {
-		said, err := t.seqnos.share(ctx, bucket, disputed)
-		if said != nil { // otherwise ctx has ended, and known is from the previous round
-			if known, why = said, err; len(said.missing()) == 0 {
-				return said.at, nil
+		reported, err := t.seqnos.share(ctx, bucket, disputed)
+		if reported != nil { // otherwise ctx has ended, and known is from the previous round
+			if known, why = reported, err; len(reported.missing()) == 0 {
+				return reported.at, nil
 			}
-			disputed = said.disputes > 0
+			disputed = reported.disputes > 0
 		} else if ctx.Err() == nil {
 			return timestamp.Vector{}, err
 		}
-		pause := time.NewTimer(askAgain)
+		pause := time.NewTimer(retryPause)
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
@@ -101,27 +101,27 @@ func unowned(bucket string, known *claims, why error) error {
 	return e
 }
 
-// askAll returns what the projectors report for all vbuckets of a bucket. If this node does not know the bucket, it
+// queryAll returns what the projectors report for all vbuckets of a bucket. If this node does not know the bucket, it
 // returns nil and an error.
-func (t *Truth) askAll(ctx context.Context, bucket string, maps bool) (*claims, error) {
+func (t *Truth) queryAll(ctx context.Context, bucket string, maps bool) (*claims, error) {
 	d := t.Definitions()
 	i := slices.IndexFunc(d.Buckets, func(b wire.Bucket) bool { return b.Name == bucket })
 	if i < 0 {
 		return nil, scan.Errorf(errcode.IndexNotHosted, "this indexer does not have bucket %q", bucket)
 	}
-	return t.ask(ctx, d.Projectors, wire.SeqnosRequest{Bucket: bucket, Map: maps}, d.Buckets[i].VBuckets)
+	return t.query(ctx, d.Projectors, wire.SeqnosRequest{Bucket: bucket, Map: maps}, d.Buckets[i].VBuckets)
 }
 
 // Ask returns what the projectors report now for the n vbuckets of a bucket, and the vbuckets that none of them
 // reported. err is a possible reason for the missing ones.
 func (t *Truth) Ask(ctx context.Context, bucket string, n int) (at timestamp.Vector, missing []uint16, err error) {
-	said, err := t.ask(ctx, t.Definitions().Projectors, wire.SeqnosRequest{Bucket: bucket}, n)
-	return said.at, said.missing(), err
+	reported, err := t.query(ctx, t.Definitions().Projectors, wire.SeqnosRequest{Bucket: bucket}, n)
+	return reported.at, reported.missing(), err
 }
 
-// ask returns what the projectors report now. Once every vbucket has an owner, it waits for the remaining projectors
-// at most for askRest.
-func (t *Truth) ask(ctx context.Context, projectors []wire.ProjectorEndpoint, req wire.SeqnosRequest, n int) (*claims,
+// query returns what the projectors report now. Once every vbucket has an owner, it waits for the remaining projectors
+// at most for restWait.
+func (t *Truth) query(ctx context.Context, projectors []wire.ProjectorEndpoint, req wire.SeqnosRequest, n int) (*claims,
 	error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -136,21 +136,21 @@ func (t *Truth) ask(ctx context.Context, projectors []wire.ProjectorEndpoint, re
 			answers <- answer{reply, err}
 		}()
 	}
-	said := newClaims(n)
+	reported := newClaims(n)
 	var errs []error
 	var rest <-chan time.Time
 	for range projectors {
 		select {
 		case a := <-answers:
 			if errs = append(errs, a.err); a.err == nil {
-				said.add(a.reply)
+				reported.add(a.reply)
 			}
 		case <-rest:
-			return said, errors.Join(errs...)
+			return reported, errors.Join(errs...)
 		}
-		if rest == nil && said.owned == n {
-			rest = time.After(askRest)
+		if rest == nil && reported.owned == n {
+			rest = time.After(restWait)
 		}
 	}
-	return said, errors.Join(errs...)
+	return reported, errors.Join(errs...)
 }

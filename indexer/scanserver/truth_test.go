@@ -14,15 +14,15 @@ import (
 // projectors are projectors whose answers the test decides: they report the KV seqno of the time of the request, once
 // the test lets them answer.
 type projectors struct {
-	at    atomic.Uint64 // the KV seqno
-	asked atomic.Int64
-	goOn  chan struct{}
+	at       atomic.Uint64 // the KV seqno
+	requests atomic.Int64
+	goOn     chan struct{}
 }
 
 // Seqnos implements Projectors.
 func (p *projectors) Seqnos(ctx context.Context, _ string, _ *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
 	at := p.at.Load()
-	p.asked.Add(1)
+	p.requests.Add(1)
 	select {
 	case <-p.goOn:
 		return &wire.SeqnosReply{VBuckets: []uint16{0}, VBUUIDs: []uint64{7}, Seqnos: []uint64{at}}, nil
@@ -31,10 +31,10 @@ func (p *projectors) Seqnos(ctx context.Context, _ string, _ *wire.SeqnosRequest
 	}
 }
 
-// TestSessionsAskKVTogether checks that scans that come while KV is being asked for its seqnos do not use that
+// TestSessionsQueryKVTogether checks that scans that come while KV is being queried for its seqnos do not use that
 // answer, since it may lack what was written before they came. They share the next request instead. A scan that is
 // cancelled does not end the request of the others.
-func TestSessionsAskKVTogether(t *testing.T) {
+func TestSessionsQueryKVTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &projectors{goOn: make(chan struct{})}
 		truth := NewTruth(Sources{Projectors: p, Definitions: func() wire.Definitions {
@@ -42,7 +42,7 @@ func TestSessionsAskKVTogether(t *testing.T) {
 				Projectors: []wire.ProjectorEndpoint{{ID: "p", Admin: "p"}}}
 		}})
 		answered := make(chan uint64, 100)
-		ask := func(ctx context.Context) {
+		scanOnce := func(ctx context.Context) {
 			go func() {
 				switch v, err := truth.CurrentSeqnos(ctx, "b"); {
 				case err == nil:
@@ -54,16 +54,16 @@ func TestSessionsAskKVTogether(t *testing.T) {
 			synctest.Wait()
 		}
 		p.at.Store(10)
-		ask(t.Context())
+		scanOnce(t.Context())
 		p.at.Store(20) // a client writes
 		givenUp, cancel := context.WithCancel(t.Context())
-		ask(givenUp)
+		scanOnce(givenUp)
 		const others = 9
 		for range others {
-			ask(t.Context())
+			scanOnce(t.Context())
 		}
-		if n := p.asked.Load(); n != 1 {
-			t.Errorf("%d questions to the projector while the first one is under way", n)
+		if n := p.requests.Load(); n != 1 {
+			t.Errorf("%d requests to the projector while the first one is under way", n)
 		}
 		p.goOn <- struct{}{}
 		if s := <-answered; s != 10 {
@@ -77,8 +77,8 @@ func TestSessionsAskKVTogether(t *testing.T) {
 				t.Errorf("a scan of after the write: KV is at %d", s)
 			}
 		}
-		if n := p.asked.Load(); n != 2 || len(answered) > 0 {
-			t.Errorf("%d questions to the projector for %d scans, want 2", n, others+2)
+		if n := p.requests.Load(); n != 2 || len(answered) > 0 {
+			t.Errorf("%d requests to the projector for %d scans, want 2", n, others+2)
 		}
 	})
 }

@@ -30,12 +30,12 @@ import (
 // TestUnownedVBuckets checks that a session scan waits while a vbucket has no owner, because no component knows what
 // KV has. If it waits too long, its error has a code of its own and lists the vbuckets.
 func TestUnownedVBuckets(t *testing.T) {
-	var asked, owned atomic.Int64
+	var requests, owned atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	projector := httptest.NewServer(rpc.Message(func(context.Context, *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
 		r := &wire.SeqnosReply{VBuckets: []uint16{0, 2}, VBUUIDs: []uint64{7, 9}, Seqnos: []uint64{70, 90}}
-		switch n, from := asked.Add(1), owned.Load(); {
+		switch n, from := requests.Add(1), owned.Load(); {
 		case from == 0 && n == 3: // the time is over in the middle of a round
 			cancel()
 		case from > 0 && n >= from:
@@ -57,21 +57,21 @@ func TestUnownedVBuckets(t *testing.T) {
 		t.Errorf("no projector owns vbucket 1: %+v", e)
 	}
 
-	asked.Store(0)
+	requests.Store(0)
 	owned.Store(3) // the third request finds an owner
 	v, err := truth.CurrentSeqnos(t.Context(), "b")
 	if err != nil || !slices.Equal(v.Seqnos, []uint64{70, 80, 90}) || !slices.Equal(v.VBUUIDs, []uint64{7, 8, 9}) ||
-		asked.Load() != 3 {
-		t.Errorf("%v, %v after %d questions", v, err, asked.Load())
+		requests.Load() != 3 {
+		t.Errorf("%v, %v after %d requests", v, err, requests.Load())
 	}
 	if _, err := truth.CurrentSeqnos(t.Context(), "other"); scan.CodeOf(err) != errcode.IndexNotHosted {
 		t.Errorf("a bucket that is not known: %v", err)
 	}
 }
 
-// asked returns the server's answer to a scan of a user, or to a part for the indexer with that number. What is
+// answerTo returns the server's answer to a scan of a user, or to a part for the indexer with that number. What is
 // admitted is answered at once.
-func (s *Server) asked(path, user, body string) *httptest.ResponseRecorder {
+func (s *Server) answerTo(path, user, body string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
 	r.Header.Set(scan.HeaderUser, user)
 	r.Header.Set(peers.HeaderNode, user)
@@ -87,7 +87,7 @@ func (s *Server) asked(path, user, body string) *httptest.ResponseRecorder {
 }
 
 // TestScansAreBounded checks that a node with the maximum number of scans, or of parts of other scans, refuses more
-// at once and says when to retry. Scans and parts do not use each other's places.
+// at once, with the time to retry. Scans and parts do not use each other's places.
 func TestScansAreBounded(t *testing.T) {
 	full := func() *rpc.Places {
 		places := rpc.NewPlaces(1, "scans")
@@ -98,7 +98,7 @@ func TestScansAreBounded(t *testing.T) {
 	}
 	s := &Server{scans: full(), parts: full()}
 	for _, path := range []string{"/v1/indexes/1:scan", "/v1/indexes/1:count", SlicesPath} {
-		w := s.asked(path, "", "{}")
+		w := s.answerTo(path, "", "{}")
 		var p rpc.Problem
 		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusServiceUnavailable ||
 			p.Code != errcode.Busy || w.Header().Get("Retry-After") == "" ||
@@ -127,7 +127,7 @@ func TestScansAreShared(t *testing.T) {
 		{SlicesPath, "7", "{}", "3 of the 3 parts of scans in progress on this node belong to i7"},
 		{SlicesPath, "8", "{}", ""},
 	} {
-		w := s.asked(c.path, c.who, c.body)
+		w := s.answerTo(c.path, c.who, c.body)
 		if (c.refused == "") != (w.Code == http.StatusOK) || !strings.Contains(w.Body.String(), c.refused) {
 			t.Errorf("%s enters %s: %d %s", c.who, c.path, w.Code, w.Body)
 		}

@@ -40,7 +40,7 @@ const (
 // at a time, once their request has been read.
 func (v *Verifier) Routes() []route.Route {
 	asked := route.Only(tlsconf.Manager, tlsconf.Admin)
-	asked.For = scan.AskedFor
+	asked.For = scan.PrincipalOf
 	return []route.Route{
 		{Method: http.MethodPost, Path: "/v1/indexes/{id:[0-9]+}:verify", Role: asked, Body: rpc.MaxUserBody, Stream: true,
 			Lasts: true, Places: v.coordinated, Handle: v.coordinate},
