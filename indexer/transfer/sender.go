@@ -313,7 +313,8 @@ func (s *Sender) enter(q *Request) (c, old *sending, err error) {
 	case old.err == nil && !(old.receiver == q.Receiver && old.taken && old.users == 0) && !s.replaceable(old):
 		return nil, nil, nil
 	}
-	c = &sending{id: rand.Text(), receiver: q.Receiver, want: *q.Want, made: make(chan struct{}), lastUse: s.Now(), users: 1}
+	c = &sending{id: rand.Text(), receiver: q.Receiver, want: *q.Want, made: make(chan struct{}), lastUse: s.Now(),
+		users: 1}
 	s.cur = c
 	s.Spawn(func(ctx context.Context) error {
 		s.make(ctx, c)
