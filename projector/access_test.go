@@ -157,7 +157,7 @@ func TestDefaultCollectionEmptied(t *testing.T) {
 	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@2")
 	const said = "default collection was dropped or emptied"
 	if n := log.count(said); n != 0 {
-		t.Fatalf("said %d times of a stream that begins before", n)
+		t.Fatalf("reported %d times of a stream that begins before", n)
 	}
 	for seqno := uint64(3); seqno <= 5; seqno += 2 {
 		mark(s, seqno, seqno+1)
@@ -166,6 +166,6 @@ func TestDefaultCollectionEmptied(t *testing.T) {
 	}
 	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@2", "1:INSERT@4", "1:INSERT@6")
 	if n := log.count(said); n != 1 {
-		t.Fatalf("said %d times, want once", n)
+		t.Fatalf("reported %d times, want once", n)
 	}
 }

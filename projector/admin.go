@@ -43,8 +43,8 @@ func (p *Projector) table() *route.Table {
 		take(http.MethodPost, "/v1/bucket", manager, small, rpc.Message(p.bucketInfo)),
 		take(http.MethodPost, "/v1/fields", manager, small, rpc.Message(p.fields)),
 		take(http.MethodPost, "/v1/failoverlogs", manager, small, rpc.Message(p.failoverLogs)),
-		take(http.MethodPost, "/v1/streams", side, large, whoAsks(rpc.Message(p.streams))),
-		take(http.MethodPost, "/v1/streams:stop", side, small, whoAsks(rpc.Message(p.stopStreams))),
+		take(http.MethodPost, "/v1/streams", side, large, withCaller(rpc.Message(p.streams))),
+		take(http.MethodPost, "/v1/streams:stop", side, small, withCaller(rpc.Message(p.stopStreams))),
 		take(http.MethodPost, "/v1/topics", side, small, rpc.Message(p.subscribe)),
 		take(http.MethodPost, "/v1/seqnos", side, small, rpc.Message(p.seqnos)),
 		take(http.MethodPost, "/v1/sync", manager, small, rpc.Message(p.sync)),
@@ -222,7 +222,7 @@ func (p *Projector) failoverLogs(ctx context.Context, req *wire.FailoverLogsRequ
 	}
 	wanted = slices.DeleteFunc(slices.Clone(wanted), func(vb uint16) bool { _, hosted := at.highs[vb]; return !hosted })
 	reply := &wire.FailoverLogsReply{}
-	logs := askEach(ctx, wanted, func(vbs []uint16) []feed.StreamAnswer { return conn.FailoverLogs(ctx, vbs) },
+	logs := queryEach(ctx, wanted, func(vbs []uint16) []feed.StreamAnswer { return conn.FailoverLogs(ctx, vbs) },
 		func(a feed.StreamAnswer) error { return a.Err })
 	for i, a := range logs {
 		if errors.Is(a.Err, feed.ErrNotMyVBucket) { // it has moved to another node since
@@ -275,7 +275,7 @@ func (p *Projector) seqnos(ctx context.Context, req *wire.SeqnosRequest) (*wire.
 // seqnosTimeout bounds how long KV may take to report its positions: less than callers wait.
 const seqnosTimeout = 1500 * time.Millisecond
 
-// positionRounds is how often KV is asked for its positions while branches change.
+// positionRounds is how often KV is queried for its positions while branches change.
 const positionRounds = 4
 
 // positions adds to reply the high seqno of each active vbucket, with the branch it is on. KV sends a high seqno
@@ -299,7 +299,7 @@ func (p *Projector) positions(ctx context.Context, bucket string, conn feed.Feed
 		}
 		changed := false
 		reply.VBuckets, reply.VBUUIDs, reply.Seqnos = nil, nil, nil
-		branches := askEach(ctx, vbs, func(vbs []uint16) []feed.Branch {
+		branches := queryEach(ctx, vbs, func(vbs []uint16) []feed.Branch {
 			return conn.Branches(ctx, vbs, func(vb uint16) uint64 { return known[vb] })
 		}, func(a feed.Branch) error { return a.Err })
 		for i, a := range branches {

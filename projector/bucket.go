@@ -26,7 +26,7 @@ type bucket struct {
 	cancel  context.CancelFunc
 	control *control
 	plan    atomic.Pointer[plan]
-	gates   []gate // by vbucket: held while KV is asked to open or close its stream
+	gates   []gate // by vbucket: held while KV opens or closes its stream on request
 	dialing gate
 
 	emptied sync.Once // logs once that the default collection was emptied

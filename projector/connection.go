@@ -24,7 +24,7 @@ type connection struct {
 
 	mu      sync.Mutex
 	streams map[feed.StreamID]*stream // those that may still have events to come
-	newest  []*stream                 // by vbucket: the last one that KV was asked for
+	newest  []*stream                 // by vbucket: the last one that was requested from KV
 }
 
 // connect returns the DCP connection, and opens one if there is none.
@@ -119,7 +119,7 @@ func (c *connection) read(ctx context.Context) {
 		block, err := c.feed.Next(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
-				c.b.p.log.Warn("DCP connection lost; the coordinator will ask for its streams again", "bucket", c.b.name, "kv",
+				c.b.p.log.Warn("DCP connection lost; the coordinator will request its streams again", "bucket", c.b.name, "kv",
 					c.feed.Addr(), "error", err)
 			}
 			return
@@ -168,7 +168,7 @@ func (c *connection) openAll(ctx context.Context, all []*stream) []feed.StreamAn
 	return answers
 }
 
-// newestOf returns the last stream of a vbucket that KV was asked for, nil if there was none.
+// newestOf returns the last stream of a vbucket that was requested from KV, nil if there was none.
 func (c *connection) newestOf(vb uint16) *stream {
 	c.mu.Lock()
 	defer c.mu.Unlock()

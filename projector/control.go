@@ -37,7 +37,7 @@ func (p *Projector) dialCalm(ctx context.Context, bucket, topic string, buffer i
 		p.counters.connections.Inc()
 	}
 	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) { // else the caller was cancelled
-		p.asked(bucket, err)
+		p.queried(bucket, err)
 	}
 	return c, err
 }
@@ -115,7 +115,7 @@ type control struct {
 	bucket string
 	ctx    context.Context
 	cancel context.CancelFunc
-	silent atomic.Bool // the KV node did not answer the watch, which keeps asking; other callers fail at once
+	silent atomic.Bool // the KV node did not answer the watch, which continues its queries; other callers fail at once
 
 	gate   gate // held while dialling; guards the fields below
 	conn   feed.Feed

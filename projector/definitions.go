@@ -15,7 +15,7 @@ type definitions struct {
 	newest     *wire.Definitions // nil before the first
 	evaluation *wire.Evaluation  // of newest
 	changed    chan struct{}     // closed and replaced with newest
-	patience   time.Duration     // of definitionsOf: definitionsPatience except in tests
+	timeout    time.Duration     // of definitionsOf: definitionsTime except in tests
 }
 
 // take stores newer definitions.
@@ -33,8 +33,8 @@ func (d *definitions) take(newer *wire.Definitions, evaluation *wire.Evaluation)
 // indexers and projectors at the same time, and an indexer may receive them first: its request waits here for a short
 // time, so that the indexer need not repeat it.
 func (p *Projector) definitionsOf(ctx context.Context, revision uint64) (*wire.Definitions, error) {
-	patience := time.NewTimer(p.defs.patience)
-	defer patience.Stop()
+	timeout := time.NewTimer(p.defs.timeout)
+	defer timeout.Stop()
 	for {
 		p.mu.Lock()
 		newest, changed := p.defs.newest, p.defs.changed
@@ -45,7 +45,7 @@ func (p *Projector) definitionsOf(ctx context.Context, revision uint64) (*wire.D
 		select {
 		case <-changed:
 			continue
-		case <-patience.C:
+		case <-timeout.C:
 		case <-ctx.Done():
 		case <-p.runCtx.Done():
 		}

@@ -336,7 +336,7 @@ func TestIdleNodeIsPolled(t *testing.T) {
 	w.expect(3, "1:STREAM_BEGIN@0")
 }
 
-// A KV node that did not answer a look is only asked by further looks: other queries fail at once, without being
+// A KV node that did not answer a look is only queried by further looks: other queries fail at once, without being
 // sent.
 func TestSilentNodeIsNotQueried(t *testing.T) {
 	t.Parallel()
@@ -401,7 +401,7 @@ func TestStopDuringStart(t *testing.T) {
 	e.set(func() { e.answer[3] = wait })
 	got := make(chan wire.StartResult, 1)
 	go func() { got <- w.startAt(3, 5, 0) }()
-	w.eventually("KV is asked", func() bool { return e.stream(3).peer != nil })
+	w.eventually("KV is queried", func() bool { return e.stream(3).peer != nil })
 	stop := &wire.StreamStop{Fence: wire.Fence{ClusterID: "c1", Epoch: 1, Term: 1, Counter: 1000},
 		Topic: wire.MaintenanceTopic, Bucket: testBucket, Incarnation: incarnation(5)}
 	if err := w.client.Stop(context.Background(), w.url, stop); err != nil {
@@ -614,7 +614,7 @@ func TestALostConnectionIsDrainedBeforeTheNextBegins(t *testing.T) {
 		return b.conn == nil ||
 			!b.conn.alive()
 	})
-	w.eventually("the engine has forgotten them", func() bool { return !slices.ContainsFunc(dropped, e.Connected) })
+	w.eventually("the engine has dropped them", func() bool { return !slices.ContainsFunc(dropped, e.Connected) })
 	e.set(func() { clear(e.streams) })
 	var reply *wire.StreamReply
 	w.eventually("an answer: the loss of the control connection may be seen only by a request that fails", func() bool {
@@ -730,13 +730,13 @@ func (e *endpoint) purges(vb uint16) (all []uint64) {
 	return all
 }
 
-// While KV is asked for purge seqnos, the other vbuckets of a worker continue; those that begin meanwhile share the
+// While KV is queried for purge seqnos, the other vbuckets of a worker continue; those that begin meanwhile share the
 // next query.
 func TestPurgeSeqnosDelayNoOtherRequests(t *testing.T) {
 	e := newEngine(t)
 	all := []uint16{0, 1, 2, 3, 4, 5, 6, 7}
 	e.purged(5, all...)
-	w := newWorldWith(t, e.Addr(), FeedNative, func(c *Config) { c.purgePatience = time.Hour })
+	w := newWorldWith(t, e.Addr(), FeedNative, func(c *Config) { c.purgeTime = time.Hour })
 	w.define(1, 1)
 	for _, vb := range all[1:] {
 		w.startAt(vb, 1, 0)
@@ -747,7 +747,7 @@ func TestPurgeSeqnosDelayNoOtherRequests(t *testing.T) {
 	e.set(func() { e.stat, asked = wait, len(e.asks) })
 	e.purged(7, all...)
 	e.stream(1).write(0, 2)
-	w.eventually("KV is asked", func() bool {
+	w.eventually("KV is queried", func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return len(e.asks) > asked
@@ -767,7 +767,7 @@ func TestPurgeSeqnosDelayNoOtherRequests(t *testing.T) {
 	}
 	e.set(func() { asked = len(e.asks) - asked })
 	if asked > len(all)/2 {
-		t.Errorf("%d questions for %d vbuckets", asked, len(all)-1)
+		t.Errorf("%d queries for %d vbuckets", asked, len(all)-1)
 	}
 }
 
@@ -787,7 +787,7 @@ func TestUnavailablePurgeSeqnos(t *testing.T) {
 			t.Parallel()
 			e := newEngine(t)
 			e.purged(5, 3)
-			w := newWorldWith(t, e.Addr(), FeedNative, func(c *Config) { c.purgePatience = 100 * time.Millisecond })
+			w := newWorldWith(t, e.Addr(), FeedNative, func(c *Config) { c.purgeTime = 100 * time.Millisecond })
 			w.define(1, 1)
 			w.startAt(3, 1, 0)
 			w.expect(3, "1:STREAM_BEGIN@0")

@@ -45,7 +45,7 @@ func (p *Projector) fields(ctx context.Context, req *wire.FieldsRequest) (*wire.
 	if known := p.looks.newest[*req]; known.reply != nil && time.Since(known.at) < fieldsAge {
 		return known.reply, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.looks.patience)
+	ctx, cancel := context.WithTimeout(ctx, p.looks.timeout)
 	defer cancel()
 	conf, err := p.feedConfig(req.Bucket, "fields", feed.MinBufferBytes, false)
 	if err != nil {
@@ -71,9 +71,9 @@ func (p *Projector) fields(ctx context.Context, req *wire.FieldsRequest) (*wire.
 // looks guards samples of documents: one at a time. Results are cached for fieldsAge, so that a hundred indexes cost
 // KV no more than one.
 type looks struct {
-	patience time.Duration // fieldsTime except in tests
-	busy     sync.Mutex    // guards newest
-	newest   map[wire.FieldsRequest]lookedAt
+	timeout time.Duration // fieldsTime except in tests
+	busy    sync.Mutex    // guards newest
+	newest  map[wire.FieldsRequest]lookedAt
 }
 
 type lookedAt struct {

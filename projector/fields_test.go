@@ -24,7 +24,7 @@ func TestFields(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			addr, _ := startKV(t, t.TempDir(), "127.0.0.1:0")
 			w := newWorldWith(t, addr, kind)
-			w.p.looks.patience = patience
+			w.p.looks.timeout = patience
 			w.connect(addr)
 			ask := func(bucket string) (*wire.FieldsReply, error) {
 				return w.p.fields(context.Background(), &wire.FieldsRequest{Bucket: bucket})
@@ -61,8 +61,8 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestFieldsAreRemembered: the result is cached for a while; then KV is asked again.
-func TestFieldsAreRemembered(t *testing.T) {
+// TestFieldsAreCached: the result is cached for a while; then KV is queried again.
+func TestFieldsAreCached(t *testing.T) {
 	w := newWorld(t)
 	ask := func(want string) {
 		t.Helper()
@@ -101,7 +101,7 @@ func TestFieldsAreBounded(t *testing.T) {
 		}
 		w.set(fmt.Sprintf("k%d", i), doc)
 	}
-	w.p.looks.patience = patience
+	w.p.looks.timeout = patience
 	r, err := w.p.fields(context.Background(), &wire.FieldsRequest{Bucket: testBucket})
 	if err != nil {
 		t.Fatal(err)

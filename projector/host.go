@@ -50,9 +50,9 @@ func (p *Projector) serve(ctx context.Context) error {
 		return server.Serve(ctx, p.listener)
 	}
 	defer p.cfg.Host.Serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked, done := joined(r.Context(), ctx)
+		both, done := joined(r.Context(), ctx)
 		defer done()
-		h.ServeHTTP(w, r.WithContext(asked))
+		h.ServeHTTP(w, r.WithContext(both))
 	}))()
 	<-ctx.Done()
 	return nil
@@ -68,7 +68,7 @@ func (p *Projector) saw(config *mcbp.ClusterConfig, addr string) {
 // Reasons returns what keeps the projector from serving, as shown by its /readyz.
 func (p *Projector) Reasons() []rpc.Reason { return p.reasons() }
 
-// Troubled reports whether the KV node cannot be asked about some bucket.
+// Troubled reports whether the KV node cannot be queried about some bucket.
 func (p *Projector) Troubled() bool { return len(p.troubles.list(p.cfg.KV, time.Now())) > 0 }
 
 // Metrics returns the collector behind its /metrics.

@@ -32,8 +32,8 @@ type managedMaps struct {
 // managedSource is the map source of one bucket.
 type managedSource struct {
 	*restmap.Source
-	asked time.Time
-	held  int // by watches: their number
+	used time.Time
+	held int // by watches: their number
 }
 
 // mapsOf returns the map source of a bucket at the cluster manager, nil if no manager is configured.
@@ -59,7 +59,7 @@ func (p *Projector) holdMaps(bucket string) (source *restmap.Source, release fun
 		p.maps.mu.Lock()
 		defer p.maps.mu.Unlock()
 		s.held--
-		s.asked = time.Now()
+		s.used = time.Now()
 	}
 }
 
@@ -73,7 +73,7 @@ func (p *Projector) newSource(bucket string) *restmap.Source {
 // and, if there is still no room, the least recently used one. The caller holds mu.
 func (m *managedMaps) of(bucket string, now time.Time, fresh func(bucket string) *restmap.Source) *managedSource {
 	if s := m.sources[bucket]; s != nil {
-		s.asked = now
+		s.used = now
 		return s
 	}
 	if m.sources == nil {
@@ -83,16 +83,16 @@ func (m *managedMaps) of(bucket string, now time.Time, fresh func(bucket string)
 	for name, s := range m.sources {
 		switch {
 		case s.held > 0:
-		case now.Sub(s.asked) > mapsAge:
+		case now.Sub(s.used) > mapsAge:
 			delete(m.sources, name)
-		case oldest == "" || s.asked.Before(m.sources[oldest].asked):
+		case oldest == "" || s.used.Before(m.sources[oldest].used):
 			oldest = name
 		}
 	}
 	if len(m.sources) >= maxSources {
 		delete(m.sources, oldest) // there is one: fewer than maxSources are held
 	}
-	s := &managedSource{Source: fresh(bucket), asked: now}
+	s := &managedSource{Source: fresh(bucket), used: now}
 	m.sources[bucket] = s
 	return s
 }
@@ -136,7 +136,7 @@ func (p *Projector) dialNode(ctx context.Context, conf feed.Config) (feed.Feed, 
 	if err == nil || ctx.Err() != nil {
 		return c, err
 	}
-	// The node may have another address by now, in a cluster that was created anew: ask its manager again instead of
+	// The node may have another address by now, in a cluster that was created anew: query its manager again instead of
 	// using the cached map.
 	a, aerr := source.Ask(ctx)
 	if aerr != nil {

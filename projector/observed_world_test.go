@@ -68,7 +68,7 @@ func serveKV(text string) {
 	os.Exit(0)
 }
 
-// kvProcess is a KV node's process. It can be started, killed, and asked to stop, again and again, at the same
+// kvProcess is a KV node's process. It can be started, killed, and stopped in order, again and again, at the same
 // addresses.
 type kvProcess struct {
 	t    *testing.T
@@ -445,7 +445,7 @@ func (w *observedWorld) read(ctx context.Context, each time.Duration) (all []map
 	all = make([]map[string]row, vbuckets)
 	for _, k := range w.nodes {
 		if failed := readNode(ctx, each, k.conf.Listen, all); failed != nil {
-			err = failed // a node that is no member has nothing to say
+			err = failed // a node that is no member reports nothing
 		}
 	}
 	for v := range all {

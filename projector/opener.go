@@ -13,13 +13,13 @@ import (
 const (
 	// openPauseMax bounds the pause before opening a bucket is tried again.
 	openPauseMax = 10 * time.Second
-	// openingAtOnce bounds the buckets that KV is asked about at the same time.
+	// openingAtOnce bounds the buckets that KV is queried about at the same time.
 	openingAtOnce = 64
 )
 
 // openAttempt tracks the attempts to open a bucket.
 type openAttempt struct {
-	busy         bool // KV is being asked about it
+	busy         bool // KV is being queried about it
 	until, pause time.Duration
 }
 
@@ -36,7 +36,7 @@ type bucketOpener struct {
 	all      map[string]*openAttempt
 	busy     int // entries of all
 	outcomes chan openOutcome
-	asking   sync.WaitGroup
+	attempts sync.WaitGroup
 }
 
 // openBuckets opens every bucket that has indexes, before any stream of it is requested, until ctx ends. This way a
@@ -45,7 +45,7 @@ type bucketOpener struct {
 // are still opened.
 func (p *Projector) openBuckets(ctx context.Context) {
 	t := &bucketOpener{p: p, began: time.Now(), all: map[string]*openAttempt{}, outcomes: make(chan openOutcome)}
-	defer t.asking.Wait()
+	defer t.attempts.Wait()
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	for {
@@ -55,7 +55,7 @@ func (p *Projector) openBuckets(ctx context.Context) {
 		case o := <-t.outcomes:
 			t.take(o)
 		case <-tick.C:
-			t.ask(ctx, p.unopened())
+			t.start(ctx, p.unopened())
 		}
 	}
 }
@@ -74,8 +74,8 @@ func (t *bucketOpener) take(o openOutcome) {
 	at.until = time.Since(t.began) + at.pause
 }
 
-// ask starts attempts for the buckets that are due, and drops the state of those that are open or gone.
-func (t *bucketOpener) ask(ctx context.Context, todo []wire.Bucket) {
+// start starts attempts for the buckets that are due, and drops the state of those that are open or gone.
+func (t *bucketOpener) start(ctx context.Context, todo []wire.Bucket) {
 	maps.DeleteFunc(t.all, func(name string, at *openAttempt) bool {
 		return !at.busy && !slices.ContainsFunc(todo, func(b wire.Bucket) bool { return b.Name == name })
 	})
@@ -90,7 +90,7 @@ func (t *bucketOpener) ask(ctx context.Context, todo []wire.Bucket) {
 		}
 		at.busy = true
 		t.busy++
-		t.asking.Go(func() {
+		t.attempts.Go(func() {
 			o := openOutcome{b.Name, t.p.openIndexed(ctx, &b)}
 			select {
 			case t.outcomes <- o:

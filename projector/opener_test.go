@@ -58,7 +58,7 @@ func TestHungBucketDelaysNoOther(t *testing.T) {
 	if _, err := w.client.Definitions(t.Context(), w.url, d); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("all are asked about at the same time", func() bool {
+	w.eventually("all are queried about at the same time", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return open == buckets

@@ -50,14 +50,14 @@ const (
 	sideBufferBytes = 4 << 20          // DCP buffer of a side stream; a maintenance stream has feed.DefaultBufferBytes
 	maxSyncWait     = 5 * time.Second
 	streamsAtOnce   = 64 // stream requests in flight on one connection
-	// Bounds a query to KV: less than callers wait, so that they learn the reason.
+	// Bounds a query to KV: less than callers wait, so that they get the reason.
 	kvTimeout        = 4 * time.Second
 	stopTimeout      = time.Second      // for KV to acknowledge that streams are stopped
 	workerQueue      = 4                // blocks between a connection and a worker; the rest stays in DCP's buffer
 	sideDrainTimeout = 30 * time.Second // how long a side stream's endpoint may take nothing when KV has sent everything
 
-	// definitionsPatience is how long a request for side streams waits for the definitions that it is based on.
-	definitionsPatience = 2 * time.Second
+	// definitionsTime is how long a request for side streams waits for the definitions that it is based on.
+	definitionsTime = 2 * time.Second
 )
 
 // Config configures a projector.
@@ -104,10 +104,10 @@ type Config struct {
 	// Insecure permits listening beyond loopback without TLS.
 	Insecure bool
 
-	purgePatience time.Duration // 0: purgePatience
-	reachPatience time.Duration // 0: reachPatience
-	lookEvery     time.Duration // 0: lookInterval
-	calmLinger    time.Duration // 0: the router's
+	purgeTime  time.Duration // 0: purgeTime
+	reachTime  time.Duration // 0: reachTime
+	lookEvery  time.Duration // 0: lookInterval
+	calmLinger time.Duration // 0: the router's
 }
 
 // Throttle selects what happens when an indexer is slow on maintenance streams (RT-6, RT-8).
@@ -183,10 +183,10 @@ func Open(cfg Config) (*Projector, error) {
 			cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), registry: prometheus.NewRegistry(),
 		log: cfg.Logger, reporting: newReporting(), buckets: map[string]*bucket{},
 		sides:    sides{of: cfg.ID, open: map[core.SideKey]*side{}, drainFor: sideDrainTimeout},
-		looks:    looks{patience: fieldsTime},
+		looks:    looks{timeout: fieldsTime},
 		faults:   faults{all: map[index.ID]*fault{}},
 		assessor: newAssessor(),
-		defs:     definitions{changed: make(chan struct{}), patience: definitionsPatience},
+		defs:     definitions{changed: make(chan struct{}), timeout: definitionsTime},
 	}
 	p.counters = newCounters(p.registry)
 	p.registerGauges(p.registry)

@@ -56,7 +56,7 @@ type manager struct {
 	*httptest.Server
 	mu      sync.Mutex
 	reports []wire.ProjectorReport
-	full    bool // asked for with the next answer
+	full    bool // requested with the next answer
 	lose    int  // number of reports that are refused
 	lost    []wire.ProjectorReport
 }
@@ -548,7 +548,7 @@ func TestBucketsComeAndGo(t *testing.T) {
 	}
 }
 
-// An indexer that restarts gets BEGIN from its router, and must then learn the complete seqnos of idle vbuckets.
+// An indexer that restarts gets BEGIN from its router, and must then get the complete seqnos of idle vbuckets.
 func TestIdleVBucketsReportToAReturningIndexer(t *testing.T) {
 	w := newWorld(t)
 	m := w.set("a", map[string]any{"f1": 1})
@@ -613,7 +613,7 @@ func TestSideStreamReachesAnActivationPointThatWasOverwritten(t *testing.T) {
 	}
 	w.eventually("END of the side stream", func() bool { return len(w.side.kinds(keyversion.StreamEnd)) == 1 })
 	if e := w.side.kinds(keyversion.StreamEnd)[0]; e.Seqno != m.Seqno || e.Window.End != m.Seqno+1 {
-		t.Errorf("END at %d, reach %d; asked up to %d, KV stands at %d", e.Seqno, e.Window.End, m.Seqno, m.Seqno+1)
+		t.Errorf("END at %d, reach %d; requested up to %d, KV stands at %d", e.Seqno, e.Window.End, m.Seqno, m.Seqno+1)
 	}
 }
 
@@ -727,7 +727,7 @@ func TestReportsContainChanges(t *testing.T) {
 	w.manager.mu.Lock()
 	w.manager.full = true
 	w.manager.mu.Unlock()
-	after("the full report that was asked for", func(s *wire.StreamStates) bool {
+	after("the full report that was requested", func(s *wire.StreamStates) bool {
 		return s.Full && len(s.Streams) == vbuckets
 	})
 }

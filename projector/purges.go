@@ -12,22 +12,22 @@ import (
 )
 
 const (
-	// purgePatience is how long streams wait for KV's purge seqnos, over all attempts of one query; streams that arrive
+	// purgeTime is how long streams wait for KV's purge seqnos, over all attempts of one query; streams that arrive
 	// during a query wait for it as well. Meanwhile, what KV sends on them is held and fills their connection's window.
 	// The time is long because without an answer the copies that hold such vbuckets rebuild them, and because KV is slow
 	// to answer just when it is busy.
-	purgePatience = 10 * time.Second
+	purgeTime = 10 * time.Second
 	// purgePause is the pause between two attempts; it doubles.
 	purgePause = 50 * time.Millisecond
 	// fewPurges is the divisor that decides between a query per vbucket, up to that fraction of the node's vbuckets, and
 	// one for all: an answer for all of a thousand costs the node as much as a thousand single ones, and backfills that
-	// start one after the other ask a hundred times.
+	// start one after the other send a hundred queries.
 	fewPurges = 16
 )
 
-// purgeDesk asks a KV node up to where it has purged deletions, for streams from 0 whose first snapshot has begun. It
-// sends one query at a time: streams that arrive meanwhile share the next one, so that a thousand vbuckets that begin
-// together cost a few queries. The caller continues with its other streams.
+// purgeDesk queries a KV node up to where it has purged deletions, for streams from 0 whose first snapshot has begun.
+// It sends one query at a time: streams that arrive meanwhile share the next one, so that a thousand vbuckets that
+// begin together cost a few queries. The caller continues with its other streams.
 type purgeDesk struct {
 	p      *Projector
 	bucket string
@@ -35,7 +35,7 @@ type purgeDesk struct {
 	conn   func(ctx context.Context) (feed.Feed, error)
 
 	mu      sync.Mutex // leaf
-	waiting []purgeQuestion
+	waiting []purgeQuery
 	busy    bool
 
 	total int // vbuckets in the last answer for all; used by run only
@@ -46,7 +46,7 @@ func newPurgeDesk(ctx context.Context, p *Projector, bucket string,
 	return &purgeDesk{p: p, bucket: bucket, ctx: ctx, conn: conn}
 }
 
-type purgeQuestion struct {
+type purgeQuery struct {
 	s  *stream
 	to *purgeAnswers
 }
@@ -85,11 +85,11 @@ func (a *purgeAnswers) take() []purgeAnswer {
 	return all
 }
 
-// ask queues a query for a stream; the answer is put into to.
-func (d *purgeDesk) ask(s *stream, to *purgeAnswers) {
+// query queues a query for a stream; the answer is put into to.
+func (d *purgeDesk) query(s *stream, to *purgeAnswers) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.waiting = append(d.waiting, purgeQuestion{s, to})
+	d.waiting = append(d.waiting, purgeQuery{s, to})
 	if !d.busy {
 		d.busy = d.p.tasks.Go(d.run) // else the projector is stopping
 	}
@@ -107,7 +107,7 @@ func (d *purgeDesk) run() {
 			return
 		}
 		all, err := d.purges(some)
-		known := func(q purgeQuestion) bool { _, known := all[q.s.VBucket()]; return known }
+		known := func(q purgeQuery) bool { _, known := all[q.s.VBucket()]; return known }
 		if err == nil && !slices.ContainsFunc(some, known) {
 			err = errNoPurges
 		}
@@ -121,9 +121,9 @@ func (d *purgeDesk) run() {
 	}
 }
 
-// purges asks for the streams' vbuckets, and retries until KV answers or refuses, or purgePatience is over.
-func (d *purgeDesk) purges(some []purgeQuestion) (all map[uint16]uint64, err error) {
-	ctx, cancel := context.WithTimeout(d.ctx, cmp.Or(d.p.cfg.purgePatience, purgePatience))
+// purges queries the streams' vbuckets, and retries until KV answers or refuses, or purgeTime is over.
+func (d *purgeDesk) purges(some []purgeQuery) (all map[uint16]uint64, err error) {
+	ctx, cancel := context.WithTimeout(d.ctx, cmp.Or(d.p.cfg.purgeTime, purgeTime))
 	defer cancel()
 	for pause := purgePause; ; pause *= 2 {
 		if all, err = d.try(ctx, some); err == nil || feed.Refused(err) {
@@ -137,7 +137,7 @@ func (d *purgeDesk) purges(some []purgeQuestion) (all map[uint16]uint64, err err
 	}
 }
 
-func (d *purgeDesk) try(ctx context.Context, some []purgeQuestion) (map[uint16]uint64, error) {
+func (d *purgeDesk) try(ctx context.Context, some []purgeQuery) (map[uint16]uint64, error) {
 	conn, err := d.conn(ctx)
 	if err != nil {
 		return nil, err

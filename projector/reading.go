@@ -51,10 +51,10 @@ type reading struct {
 	mu        sync.Mutex // leaf
 	gathering gathering
 	readers   []*reader
-	closed    map[uint16]bool // vbuckets whose streams KV was asked to close
+	closed    map[uint16]bool // vbuckets whose streams were to be closed by KV
 }
 
-// gathering collects the wishes of the side streams that join a reading, before KV is asked. want and xattrs do not
+// gathering collects the requests of the side streams that join a reading, before KV is queried. want and xattrs do not
 // change once over is set.
 type gathering struct {
 	over   bool          // no more side streams may join
@@ -108,7 +108,7 @@ func (l *readings) remove(r *reading) {
 	l.joinable = slices.DeleteFunc(l.joinable, func(o *reading) bool { return o == r })
 }
 
-// read joins a reading that has not asked KV yet and that the side stream can share, or starts one.
+// read joins a reading that has not sent its request to KV yet and that the side stream can share, or starts one.
 func (p *Projector) read(s *side) *reader {
 	m := &reader{ready: make(chan struct{}, 1), vbuckets: map[uint16]bool{}}
 	for _, vb := range s.want.Restart.VBuckets {
@@ -154,7 +154,7 @@ func (r *reading) join(m *reader, s *side) bool {
 	return true
 }
 
-// run gathers side streams, asks KV, and distributes blocks until no reader is left.
+// run gathers side streams, sends the request to KV, and distributes blocks until no reader is left.
 func (r *reading) run() {
 	defer close(r.done)
 	defer r.cancel()
@@ -177,11 +177,11 @@ func (r *reading) run() {
 
 // gather waits for the awaited nodes, and then lets no more side streams join.
 func (r *reading) gather() {
-	patience := time.NewTimer(gatherTime)
-	defer patience.Stop()
+	timeout := time.NewTimer(gatherTime)
+	defer timeout.Stop()
 	select {
 	case <-r.gathering.whole:
-	case <-patience.C:
+	case <-timeout.C:
 	case <-r.ctx.Done():
 	}
 	r.p.sides.readings.remove(r)
@@ -247,7 +247,7 @@ func (r *reading) settled(st *stream, from feed.StreamAnswer) readingAnswer {
 	for {
 		a := answer(from.Log, from.Err)
 		switch st.Answered(a, false) {
-		case core.AskAgain, core.AskLater:
+		case core.RequestAgain, core.RequestLater:
 			from.Log, from.Err = r.conn.OpenStream(r.ctx, r.request(st))
 		case core.GiveUp:
 			return readingAnswer{result: refusal(r.ctx, r.conn, &st.Start, a)}

@@ -96,7 +96,7 @@ func TestBuildReadsKVOnce(t *testing.T) {
 			End: 10}))
 	peer := p.e.stream(3).peer
 	if n := p.e.requests(); n != 3 || p.e.stream(4).peer != peer || p.e.stream(5).peer != peer {
-		t.Errorf("KV was asked for %d streams, or over more than one connection", n)
+		t.Errorf("%d streams were requested from KV, or over more than one connection", n)
 	}
 	p.e.stream(3).write(0, 4)
 	p.e.stream(3).end(mcbp.EndOK)
@@ -173,7 +173,7 @@ func TestSideStreamsThatReadAlone(t *testing.T) {
 		p := newPair(t)
 		p.both(p.one(three, four), p.two(later, four))
 		if n := p.e.requests(); n != 4 {
-			t.Errorf("KV was asked for %d streams", n)
+			t.Errorf("%d streams were requested from KV", n)
 		}
 	})
 	t.Run("late", func(t *testing.T) {
@@ -185,12 +185,12 @@ func TestSideStreamsThatReadAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := p.e.requests(); n != 4 {
-			t.Errorf("KV was asked for %d streams", n)
+			t.Errorf("%d streams were requested from KV", n)
 		}
 	})
 }
 
-// A reader whose request ends while KV is asked does not affect the other.
+// A reader whose request ends while KV is queried does not affect the other.
 func TestReaderLeavesDuringAQuery(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -198,13 +198,13 @@ func TestReaderLeavesDuringAQuery(t *testing.T) {
 	p.e.set(func() { p.e.answer[3] = wait })
 	starts := []wire.StreamStart{{VBucket: 3, End: 10}, {VBucket: 4, End: 10}}
 	one, two := p.beside(p.one(starts...)), p.beside(p.two(append(starts, wire.StreamStart{VBucket: 5, End: 10})...))
-	p.eventually("KV is asked", func() bool { return p.e.stream(5).peer != nil })
+	p.eventually("KV is queried", func() bool { return p.e.stream(5).peer != nil })
 	if err := p.client.Stop(context.Background(), p.url, &wire.StreamStop{Fence: wire.Fence{ClusterID: "c1"},
 		Topic: topicOfTwo}); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-two; err == nil {
-		t.Error("the one that was stopped says that it has begun")
+		t.Error("the one that was stopped reports that it has begun")
 	}
 	close(wait)
 	if err := <-one; err != nil {
@@ -229,7 +229,7 @@ func TestEndedReaderReleasesTheWindow(t *testing.T) {
 	answer := make(chan any)
 	p.e.set(func() { p.e.stat, p.e.asks = answer, nil })
 	p.e.stream(3).write(0, 4)
-	p.eventually("KV is asked", func() bool {
+	p.eventually("KV is queried", func() bool {
 		p.e.mu.Lock()
 		defer p.e.mu.Unlock()
 		return len(p.e.asks) > 0

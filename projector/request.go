@@ -21,9 +21,9 @@ const bucketsAtOnce = 4
 // leaderKey is the context key of the error that explains why the caller is not a manager; nil if it is one.
 type leaderKey struct{}
 
-// whoAsks adds to a request's context whether the caller is a manager: the routes of streams are open to indexers,
+// withCaller adds to a request's context whether the caller is a manager: the routes of streams are open to indexers,
 // but the maintenance topic is for managers only.
-func whoAsks(handle rpc.HandlerFunc) rpc.HandlerFunc {
+func withCaller(handle rpc.HandlerFunc) rpc.HandlerFunc {
 	manager := tlsconf.Only(tlsconf.Manager)
 	return func(w http.ResponseWriter, r *http.Request) error {
 		return handle(w, r.WithContext(context.WithValue(r.Context(), leaderKey{}, manager(r))))

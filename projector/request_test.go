@@ -180,14 +180,14 @@ func TestRollbackIsRetriedOnThePreviousBranch(t *testing.T) {
 		var asked []uint64
 		e.set(func() { asked = e.asked })
 		if r.Outcome != c.want || fmt.Sprint(asked) != c.asked || r.Log.Newest() != 77 || r.Failover.VBUUID != 77 {
-			t.Errorf("%+v: %+v, KV was asked for %v; want %s, %s", c.start, r, asked, c.want, c.asked)
+			t.Errorf("%+v: %+v, %v was requested from KV; want %s, %s", c.start, r, asked, c.want, c.asked)
 		}
 		c.start.End = 50
 		e.set(func() { e.asked = nil; clear(e.streams) })
 		r = w.ask(w.sideRequest(uint64(i+1), "boot", 1, []index.CopyID{10}, c.start)).Results[0]
 		e.set(func() { asked = e.asked; clear(e.streams) })
 		if r.Outcome != c.want || fmt.Sprint(asked) != c.asked {
-			t.Errorf("side stream %+v: %+v, KV was asked for %v; want %s, %s", c.start, r, asked, c.want, c.asked)
+			t.Errorf("side stream %+v: %+v, %v was requested from KV; want %s, %s", c.start, r, asked, c.want, c.asked)
 		}
 	}
 }
@@ -210,7 +210,7 @@ func TestRestartAffectsOneVBucket(t *testing.T) {
 		return story[len(story)-1] == "2:INSERT@2"
 	})
 	if got := e.stream(4); got != other {
-		t.Error("vbucket 4 was asked for again at KV")
+		t.Error("vbucket 4 was requested again from KV")
 	}
 }
 

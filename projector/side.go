@@ -49,9 +49,9 @@ type side struct {
 }
 
 const (
-	// reachPatience is how long vbuckets that have been streamed wait for KV's high seqnos, over all attempts of one
+	// reachTime is how long vbuckets that have been streamed wait for KV's high seqnos, over all attempts of one
 	// query; vbuckets that arrive meanwhile share the next one.
-	reachPatience = 10 * time.Second
+	reachTime = 10 * time.Second
 	// reachPause is the pause between two attempts; it doubles.
 	reachPause = 50 * time.Millisecond
 )
@@ -149,8 +149,8 @@ func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *
 func (s *side) subscribed() bool { return len(s.target.Indexes) > 0 }
 
 // begin waits until the side streams that it replaces have ended, then connects and requests the streams from KV.
-// asked carries the span of the request.
-func (s *side) begin(asked context.Context, old []*side) ([]wire.StartResult, error) {
+// reqCtx carries the span of the request.
+func (s *side) begin(reqCtx context.Context, old []*side) ([]wire.StartResult, error) {
 	for _, o := range old {
 		select {
 		case <-o.ended:
@@ -160,8 +160,8 @@ func (s *side) begin(asked context.Context, old []*side) ([]wire.StartResult, er
 	}
 	bucket, uuid := s.want.Bucket, s.want.BucketUUID
 	var err error
-	_, span := rpc.StartSpan(asked, "connect to KV")
-	defer func() { rpc.EndSpan(asked, span, err) }()
+	_, span := rpc.StartSpan(reqCtx, "connect to KV")
+	defer func() { rpc.EndSpan(reqCtx, span, err) }()
 	s.from = s.p.read(s)
 	if err = s.until(s.from.connected); err != nil {
 		return nil, err
@@ -177,8 +177,8 @@ func (s *side) begin(asked context.Context, old []*side) ([]wire.StartResult, er
 		return nil, rpc.Refuse(errcode.Unavailable, "%v", err)
 	}
 	s.topic.Store(topic)
-	rpc.EndSpan(asked, span, nil)
-	_, span = rpc.StartSpan(asked, "ask KV for the streams")
+	rpc.EndSpan(reqCtx, span, nil)
+	_, span = rpc.StartSpan(reqCtx, "request the streams from KV")
 	if err = s.until(s.from.opened); err != nil {
 		return nil, err
 	}
@@ -233,7 +233,7 @@ func (s *side) run() {
 }
 
 // drain waits until the endpoint has taken everything. It gives up if the endpoint takes nothing for drainFor, unless
-// the target asked to retry forever.
+// the target requested to retry forever.
 func (s *side) drain() error {
 	for left := s.queued(); ; {
 		ctx, cancel := context.WithTimeout(s.ctx, s.p.sides.drainFor)
@@ -322,7 +322,7 @@ func (s *side) pumpAll(ctx context.Context) error {
 	defer tick.Stop()
 	reached := make(chan reach, 1)
 	var over []*stream // streams whose reach has to be queried
-	asking := false
+	querying := false
 	for s.open.Load() > 0 {
 		var some []*stream
 		var err error
@@ -346,18 +346,18 @@ func (s *side) pumpAll(ctx context.Context) error {
 		case <-p.answers.ready:
 			some, err = s.answered(ctx, p)
 		case r := <-reached:
-			asking = false
+			querying = false
 			s.endAll(ctx, p, r)
 		}
 		s.logBroken()
 		if err != nil {
 			return err
 		}
-		if over = append(over, some...); len(over) > 0 && !asking {
-			ask := over
-			over, asking = nil, true
+		if over = append(over, some...); len(over) > 0 && !querying {
+			query := over
+			over, querying = nil, true
 			beside.Go(func() error {
-				reached <- s.reachOf(ctx, ask)
+				reached <- s.reachOf(ctx, query)
 				return nil
 			})
 		}
@@ -431,7 +431,7 @@ func (s *side) answered(ctx context.Context, p *pump) (over []*stream, err error
 		if a.s.Done { // it was dropped meanwhile
 			continue
 		}
-		err = p.marked(ctx, a.s, a.s.Forgot(a.purge, a.known))
+		err = p.marked(ctx, a.s, a.s.Purged(a.purge, a.known))
 		a.s.release(func(e *feed.Event) {
 			all := false
 			if err == nil {
@@ -448,7 +448,7 @@ func (s *side) answered(ctx context.Context, p *pump) (over []*stream, err error
 	return over, nil
 }
 
-// event processes one event of a stream. over: everything has arrived, and KV has to be asked how far it is.
+// event processes one event of a stream. over: everything has arrived, and KV's high seqno has to be requested.
 func (s *side) event(ctx context.Context, p *pump, st *stream, e *feed.Event) (over bool, err error) {
 	switch st.Side(fromKV(e), e.Seqno) {
 	case core.SideSkips:
@@ -553,7 +553,7 @@ func (s *side) drop() {
 	var closing []uint16
 	for _, st := range s.streams {
 		if unwanted[st.VBucket()] && !st.Done {
-			s.topic.Load().Forget(st.VBucket())
+			s.topic.Load().Drop(st.VBucket())
 			s.over(st)
 			closing = append(closing, st.VBucket())
 		}
@@ -603,11 +603,11 @@ type reach struct {
 	err   error
 }
 
-// reachOf asks KV for its high seqnos, and retries until KV answers or reachPatience is over. It runs beside pumpAll,
+// reachOf requests the high seqnos from KV, and retries until KV answers or reachTime is over. It runs beside pumpAll,
 // which continues with the other streams: KV may be slow to answer, and a reader that does not take its blocks holds
 // up all readers of the connection.
 func (s *side) reachOf(ctx context.Context, of []*stream) reach {
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.p.cfg.reachPatience, reachPatience))
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.p.cfg.reachTime, reachTime))
 	defer cancel()
 	for pause := reachPause; ; pause *= 2 {
 		s.beats.Add(1)

@@ -44,7 +44,7 @@ func TestStreamsOfATopicAreDropped(t *testing.T) {
 	release := make(chan any)
 	e.set(func() { e.stat = release; e.asks = nil })
 	e.stream(3).write(0, 2)
-	w.eventually("KV is asked what it has forgotten", func() bool {
+	w.eventually("KV is queried for its purge seqno", func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return slices.ContainsFunc(e.asks, func(key string) bool { return strings.Contains(key, "vbucket-seqno 3") })

@@ -56,11 +56,11 @@ func TestSideStreamsAreReplaced(t *testing.T) {
 	wait := make(chan any)
 	e.set(func() { e.answer[3] = wait })
 	first := w.beside(w.backfill(1, "boot"))
-	w.eventually("KV is asked", func() bool { return e.stream(3).peer != nil && e.stream(4).peer != nil })
+	w.eventually("KV is queried", func() bool { return e.stream(3).peer != nil && e.stream(4).peer != nil })
 	e.set(func() { clear(e.streams) }) // the next request comes over another connection
 	second := w.beside(w.backfill(2, "boot"))
 	if err := <-first; err == nil {
-		t.Error("the one that was replaced says that it has begun")
+		t.Error("the one that was replaced reports that it has begun")
 	}
 	close(wait)
 	if err := <-second; err != nil {
@@ -93,7 +93,7 @@ func TestSideStreamsAreReplaced(t *testing.T) {
 // A request that is based on definitions newer than the projector's waits for them instead of being refused.
 func TestSideRequestWaitsForDefinitions(t *testing.T) {
 	w := newWorldAt(t, newEngine(t).Addr())
-	w.p.defs.patience = time.Minute
+	w.p.defs.timeout = time.Minute
 	w.define(1, 1)
 	req := w.backfill(1, "boot")
 	req.Side.Revision = 2
@@ -111,13 +111,13 @@ func TestSideStreamStoppedWhileItOpens(t *testing.T) {
 	w.define(1, 1)
 	e.set(func() { e.answer[3] = make(chan any) }) // KV never answers
 	first := w.beside(w.backfill(1, "boot"))
-	w.eventually("KV is asked", func() bool { return e.stream(3).peer != nil })
+	w.eventually("KV is queried", func() bool { return e.stream(3).peer != nil })
 	if err := w.client.Stop(context.Background(), w.url, &wire.StreamStop{Fence: wire.Fence{ClusterID: "c1"},
 		Topic: "/backfill/1/7"}); err != nil {
 		t.Error(err)
 	}
 	if err := <-first; err == nil {
-		t.Error("the one that was stopped says that it has begun")
+		t.Error("the one that was stopped reports that it has begun")
 	}
 	if got := w.sides(); len(got) != 0 {
 		t.Errorf("open: %v", got)
@@ -311,7 +311,7 @@ func TestEndOfOneSideStreamVBucket(t *testing.T) {
 				t.Fatal(err)
 			}
 			breaks(w, e, e.stream(3))
-			w.eventually("it is said", func() bool { return len(w.side.kinds(keyversion.DropData)) == 1 })
+			w.eventually("it is sent", func() bool { return len(w.side.kinds(keyversion.DropData)) == 1 })
 			if got := w.side.kinds(keyversion.DropData)[0]; got.VBucket != 3 || got.Incarnation.Counter != 1 {
 				t.Errorf("%+v", got)
 			}
@@ -332,7 +332,7 @@ func TestReachDelaysNoOtherRequests(t *testing.T) {
 	for name, patience := range map[string]time.Duration{"slow": time.Hour, "silent": 100 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			e := newEngine(t)
-			w := newWorldWith(t, e.Addr(), FeedNative, func(c *Config) { c.reachPatience = patience })
+			w := newWorldWith(t, e.Addr(), FeedNative, func(c *Config) { c.reachTime = patience })
 			w.define(1, 1)
 			if err := <-w.beside(w.backfill(1, "boot")); err != nil { // up to 10
 				t.Fatal(err)
@@ -428,7 +428,7 @@ func TestASubscriberHasAllIndexesOrNone(t *testing.T) {
 	}
 	d.Indexes[3].State = index.Error
 	p := &Projector{runCtx: t.Context(), faults: faults{all: map[index.ID]*fault{}}, assessor: newAssessor(),
-		defs: definitions{newest: d, changed: make(chan struct{}), patience: time.Second}}
+		defs: definitions{newest: d, changed: make(chan struct{}), timeout: time.Second}}
 	plan := func(target wire.SideTarget) ([]index.ID, error) {
 		target.Endpoint = "h:1"
 		s, err := p.newSide(t.Context(), &wire.StreamRequest{Topic: "/backfill/audit/1", Side: &target},

@@ -179,12 +179,12 @@ func (b *bucket) settled(ctx context.Context, c *connection, s *stream, log time
 	for {
 		a := answer(log, err)
 		switch s.Answered(a, true) {
-		case core.AskLater:
+		case core.RequestLater:
 			if !sleep(ctx, s.Pause()) {
 				return core.Failed(s.VBucket(), a.Detail)
 			}
 			log, err = c.open(ctx, s)
-		case core.AskAgain:
+		case core.RequestAgain:
 			log, err = c.open(ctx, s)
 		case core.GiveUp:
 			return refusal(ctx, c.feed, &s.Start, a)

@@ -120,7 +120,7 @@ func TestControlIsNeverBlockedByData(t *testing.T) {
 			b.HeldBytes > 1<<20
 	})
 	at, still := "", 0
-	w.eventually("nothing moves while 20 questions are answered", func() bool { // the queues' last tenth may take its time
+	w.eventually("nothing moves while 20 queries are answered", func() bool { // the queues' last tenth may take its time
 		if got := fmt.Sprint(stuck().Buckets[0].Seqnos); got != at {
 			at, still = got, 0
 		}
@@ -208,7 +208,7 @@ func TestFaultsHaveASample(t *testing.T) {
 			t.Errorf("no %s in the metrics", line)
 		}
 	}
-	w.define(2, 1) // the index is dropped: its faults are forgotten
+	w.define(2, 1) // the index is dropped, and its faults with it
 	w.eventually("no faults", func() bool { s.Faults = nil; w.get("/v1/state", &s); return len(s.Faults) == 0 })
 }
 

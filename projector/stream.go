@@ -26,7 +26,7 @@ type stream struct {
 	tracker feed.Tracker
 	plan    *plan
 	mute    bool        // documents without an index have come since the last SYNC
-	promise *promise    // nil unless the request asked for sums
+	promise *promise    // nil unless the request is for sums
 	held    []heldBlock // while the stream waits
 }
 
@@ -53,7 +53,7 @@ func (s *stream) Level() core.Level {
 	return core.Level{Complete: s.complete.Load(), Lacks: s.lacks.Load(), Ended: s.ended.Load()}
 }
 
-// start returns the position that KV is asked to start at.
+// start returns the position from which the stream is requested.
 func (s *stream) start() feed.Position {
 	return feed.Position{Seqno: s.Want.Seqno, SnapStart: s.Want.Window.Start, SnapEnd: s.Want.Window.End}
 }
@@ -61,7 +61,7 @@ func (s *stream) start() feed.Position {
 // request returns the stream's request to KV.
 func (s *stream) request() feed.StreamRequest {
 	at := s.start()
-	return feed.StreamRequest{VBucket: s.VBucket(), ID: s.id, Start: at.Seqno, End: s.Want.End, VBUUID: s.Asked,
+	return feed.StreamRequest{VBucket: s.VBucket(), ID: s.id, Start: at.Seqno, End: s.Want.End, VBUUID: s.Branch,
 		SnapStart: at.SnapStart, SnapEnd: at.SnapEnd}
 }
 
@@ -144,8 +144,8 @@ func (p *pump) sendBegin(ctx context.Context, s *stream) error {
 // marked carries out what core requires at a stream's first snapshot, or after KV's answer about it.
 func (p *pump) marked(ctx context.Context, s *stream, what core.Marked) error {
 	switch what {
-	case core.Asks:
-		p.desk.ask(s, p.answers)
+	case core.NeedsPurge:
+		p.desk.query(s, p.answers)
 	case core.Begins:
 		s.lacks.Store(s.Lacks)
 		return p.sendBegin(ctx, s)

@@ -44,19 +44,19 @@ func (p *Projector) subscribe(ctx context.Context, req *wire.Subscribe) (*wire.S
 	if err != nil {
 		return nil, err
 	}
-	asked := &wire.StreamRequest{Fence: wire.Fence{ClusterID: p.clusterID()}, Topic: "/backfill/" + req.ID,
+	sent := &wire.StreamRequest{Fence: wire.Fence{ClusterID: p.clusterID()}, Topic: "/backfill/" + req.ID,
 		Incarnation: index.Incarnation{Counter: req.Counter},
 		Buckets:     []wire.StreamBucket{{Bucket: req.Bucket, BucketUUID: uuid, Restart: *restart}},
 		Side:        &wire.SideTarget{Indexes: ids, Endpoint: req.Endpoint, RetryForever: req.RetryForever}}
-	opened := &wire.Subscription{ClusterID: asked.Fence.ClusterID, Topic: asked.Topic, BucketUUID: uuid,
+	opened := &wire.Subscription{ClusterID: sent.Fence.ClusterID, Topic: sent.Topic, BucketUUID: uuid,
 		VBuckets: vbuckets, Indexes: ids}
-	if at.hostNone(restart) { // subscribers ask every projector, repeatedly: no connection is opened for that
-		if opened.Results, err = p.hostsNone(ctx, asked, at); err != nil {
+	if at.hostNone(restart) { // subscribers send requests to every projector, repeatedly: no connection is opened for that
+		if opened.Results, err = p.hostsNone(ctx, sent, at); err != nil {
 			return nil, err
 		}
 		return opened, nil
 	}
-	reply, err := p.streams(ctx, asked)
+	reply, err := p.streams(ctx, sent)
 	if err != nil {
 		return nil, err
 	}

@@ -76,7 +76,7 @@ func TestSubscribe(t *testing.T) {
 }
 
 // A request none of whose vbuckets is hosted here is answered from the map: while a KV node is away, a subscriber
-// asks all projectors for its vbuckets repeatedly. It still replaces an earlier one.
+// requests its vbuckets from all projectors repeatedly. It still replaces an earlier one.
 func TestSubscriberOfForeignVBuckets(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -137,7 +137,7 @@ func TestSubscriberOfForeignVBuckets(t *testing.T) {
 	}
 }
 
-// A standstill of finite streams is a failure, unless the request asked to retry forever (RT-5).
+// A standstill of finite streams is a failure, unless the request was to retry forever (RT-5).
 func TestStalledStreamsAreGivenUp(t *testing.T) {
 	finite := &wire.StreamBucket{Restart: wire.RestartTimestamp{VBuckets: []uint16{1}, VBUUIDs: []uint64{0},
 		Seqnos: []uint64{0}, Ends: []uint64{9}}}
@@ -149,7 +149,7 @@ func TestStalledStreamsAreGivenUp(t *testing.T) {
 	}
 }
 
-// When KV has sent all of a finite stream, an endpoint that takes nothing is given up; if the request asked to retry
+// When KV has sent all of a finite stream, an endpoint that takes nothing is given up; if the request was to retry
 // forever, it is not, and gets everything as soon as it can be reached.
 func TestUnsentDataAtTheEnd(t *testing.T) {
 	t.Parallel()

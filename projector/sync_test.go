@@ -89,7 +89,7 @@ func TestSyncWaitsForWantedSeqnos(t *testing.T) {
 	// The wanted seqno arrives during the wait. Streams that have ended or are not here are not waited for.
 	got := make(chan map[uint16]uint64, 1)
 	go func() {
-		defer close(got) // when a question fails, too
+		defer close(got) // when a query fails, too
 		for {
 			r, took := ask(maxSyncWait.Milliseconds(), 9, 9, 9, 7, 7, 0, 9, 9, 9, 9)
 			c := completes(t, r)

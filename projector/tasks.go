@@ -61,7 +61,7 @@ func (t *tasks) counted(h http.Handler) http.Handler {
 	})
 }
 
-// gate is a lock that can be waited for under a context: it is held while KV is asked.
+// gate is a lock that can be waited for under a context: it is held while KV is queried.
 type gate chan struct{}
 
 func newGate() gate { return make(gate, 1) }

@@ -13,9 +13,9 @@ import (
 	"tidemark/wire"
 )
 
-// Bounds of what is kept about failures to ask KV.
+// Bounds of what is kept about failures to query KV.
 const (
-	// troubleKept is how long a failure counts if KV is not asked again: a bucket that is streamed is looked at twice a
+	// troubleKept is how long a failure counts if KV is not queried again: a bucket that is streamed is looked at twice a
 	// second, another one only on request.
 	troubleKept = time.Minute
 	maxTroubles = core.MaxBuckets
@@ -37,7 +37,7 @@ type turns struct {
 
 // note records the present state, and reports whether to log it, with the number of changes since the last line. The
 // first change after a quiet time is logged at once.
-func (t *turns) note(bad bool, now time.Time) (n int, say bool) {
+func (t *turns) note(bad bool, now time.Time) (n int, news bool) {
 	if bad != t.bad {
 		t.bad, t.since = bad, now
 		t.n++
@@ -68,7 +68,7 @@ type trouble struct {
 	since, last time.Time
 }
 
-// note records the outcome of asking KV about a bucket, and reports whether that is news. A missing bucket is an
+// note records the outcome of a query to KV about a bucket, and reports whether that is news. A missing bucket is an
 // answer and not a failure.
 func (t *troubles) note(bucket string, err error, now time.Time) (news bool) {
 	t.mu.Lock()
@@ -81,7 +81,7 @@ func (t *troubles) note(bucket string, err error, now time.Time) (news bool) {
 	text := wire.Cut(err.Error(), maxTrouble)
 	if x == nil {
 		if len(t.all) >= maxTroubles {
-			t.forget(now)
+			t.prune(now)
 		}
 		if len(t.all) >= maxTroubles {
 			return false
@@ -97,8 +97,8 @@ func (t *troubles) note(bucket string, err error, now time.Time) (news bool) {
 	return news
 }
 
-// forget drops failures that are older than troubleKept.
-func (t *troubles) forget(now time.Time) {
+// prune drops failures that are older than troubleKept.
+func (t *troubles) prune(now time.Time) {
 	for bucket, x := range t.all {
 		if now.Sub(x.last) > troubleKept {
 			delete(t.all, bucket)
@@ -120,7 +120,7 @@ func (t *troubles) closed(bucket string) (news bool) {
 func (t *troubles) list(node string, now time.Time) (all []wire.KVTrouble) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.forget(now)
+	t.prune(now)
 	for bucket, x := range t.all {
 		all = append(all, wire.KVTrouble{Bucket: bucket, Node: node, Error: x.err, SinceMS: x.since.UnixMilli()})
 	}
@@ -128,8 +128,8 @@ func (t *troubles) list(node string, now time.Time) (all []wire.KVTrouble) {
 	return all
 }
 
-// turn records whether KV cannot be asked about a bucket, and reports whether to log that, as turns.note does.
-func (t *troubles) turn(bucket string, bad bool, now time.Time) (n int, say bool) {
+// turn records whether KV cannot be queried about a bucket, and reports whether to log that, as turns.note does.
+func (t *troubles) turn(bucket string, bad bool, now time.Time) (n int, news bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x := t.turns[bucket]
@@ -149,22 +149,22 @@ func (t *troubles) turn(bucket string, bad bool, now time.Time) (n int, say bool
 		x = &turns{}
 		t.turns[bucket] = x
 	}
-	if n, say = x.note(bad, now); x.rest(now) {
+	if n, news = x.note(bad, now); x.rest(now) {
 		delete(t.turns, bucket)
 	}
-	return n, say
+	return n, news
 }
 
-// asked records the outcome of asking KV about a bucket, reports news to the leader, and logs what lasts.
-func (p *Projector) asked(bucket string, err error) {
+// queried records the outcome of a query to KV about a bucket, reports news to the leader, and logs what lasts.
+func (p *Projector) queried(bucket string, err error) {
 	now := time.Now()
 	if p.troubles.note(bucket, err, now) {
 		p.notify()
 	}
 	bad := err != nil && !errors.Is(err, feed.ErrNoBucket)
-	n, say := p.troubles.turn(bucket, bad, now)
+	n, news := p.troubles.turn(bucket, bad, now)
 	switch {
-	case !say:
+	case !news:
 	case bad:
 		p.log.Warn("KV does not answer; trying again", "kv", p.cfg.KV, "bucket", bucket, "error", err, "turns", n)
 	case n > 1:

@@ -75,7 +75,7 @@ func TestTurns(t *testing.T) {
 	logged := ""
 	note := func(after time.Duration, bad bool) {
 		now = now.Add(after)
-		if n, say := x.turn("a", bad, now); say {
+		if n, news := x.turn("a", bad, now); news {
 			logged += fmt.Sprintf("%v %d %v; ", bad, n, now.Sub(time.UnixMilli(1_000_000)))
 		}
 	}

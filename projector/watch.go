@@ -16,11 +16,11 @@ import (
 // Intervals and counts of the watch's looks at the KV node.
 const (
 	lookInterval = 500 * time.Millisecond
-	// lookPatience is how long the KV node may take to answer a look before it counts as silent. It doubles, up to
+	// lookTime is how long the KV node may take to answer a look before it counts as silent. It doubles, up to
 	// kvTimeout, while looks fail, and halves when they succeed, so that a node is not taken for silent when everything
 	// is slow.
-	lookPatience = time.Second
-	// silentEvery is how many looks pass between two that ask for streams without events.
+	lookTime = time.Second
+	// silentEvery is how many looks pass between two that query streams without events.
 	silentEvery = 6
 	// The map is read at every look while the node's vbuckets change and for mapAfter looks afterwards, then at every
 	// mapEvery-th.
@@ -32,7 +32,7 @@ const (
 // sight is the watch's state. Other goroutines see only bucket.hosted.
 type sight struct {
 	looks, changed int // number of looks, and the newest one that saw a change
-	patience       time.Duration
+	timeout        time.Duration
 	silence        turns // for the log
 }
 
@@ -41,7 +41,7 @@ type sight struct {
 func (p *Projector) markGone(bucket string, began time.Time, active map[uint16]uint64) {
 	for _, s := range p.sides.all(func(key core.SideKey) bool { return key.Bucket == bucket }) {
 		if since := s.runs.Load(); since == nil || !began.After(*since) {
-			continue // it may have asked KV after KV answered this look
+			continue // it may have queried KV after KV answered this look
 		}
 		var gone []uint16
 		for _, vb := range s.want.Restart.VBuckets {
@@ -53,11 +53,11 @@ func (p *Projector) markGone(bucket string, began time.Time, active map[uint16]u
 	}
 }
 
-// watch polls the KV node regularly, for three things that no event announces. Some engines send nothing on the
-// stream when another node has taken a vbucket over; the stream would stay silent forever. A vbucket that moves to
-// this node may still be streamed from another node, which hangs: the coordinator needs to know which vbuckets the
-// node has, and under which map. And when the node does not answer, only the watch keeps asking, and other callers
-// fail at once until it answers again.
+// watch polls the KV node regularly, for three things that no event announces. Some engines send nothing on the stream
+// when another node has taken a vbucket over; the stream would stay silent forever. A vbucket that moves to this node
+// may still be streamed from another node, which hangs: the coordinator needs to know which vbuckets the node has, and
+// under which map. And when the node does not answer, only the watch continues its queries, and other callers fail at
+// once until it answers again.
 func (b *bucket) watch() {
 	tick := time.NewTicker(cmp.Or(b.p.cfg.lookEvery, lookInterval))
 	defer tick.Stop()
@@ -97,12 +97,12 @@ func (b *bucket) rest(d time.Duration) {
 	}
 }
 
-// looksAtOnce bounds the silent streams that KV is asked about in one look.
+// looksAtOnce bounds the silent streams that KV is queried about in one look.
 const looksAtOnce = 64
 
 // look ends the streams of vbuckets that KV does not host any more, and those that KV has dropped. A vbucket may have
 // left and come back since the last look: then KV hosts it, but the earlier stream is gone. So if a stream has
-// delivered nothing since the last look although KV's high seqno is different, KV is asked whether it still has the
+// delivered nothing since the last look although KV's high seqno is different, KV is queried whether it still has the
 // stream. It usually does: the stream may wait for an indexer, or for its data to be read from disk.
 func (b *bucket) look(silentToo bool) {
 	b.mu.Lock()
@@ -110,15 +110,15 @@ func (b *bucket) look(silentToo bool) {
 	b.mu.Unlock()
 	var streams []*stream
 	if c != nil {
-		streams = c.all() // before KV is asked: the answer does not cover streams that begin later
+		streams = c.all() // before KV is queried: the answer does not cover streams that begin later
 	}
-	stood := make([]uint64, len(streams)) // read before KV is asked: KV's seqno on this branch is not lower
+	stood := make([]uint64, len(streams)) // read before KV is queried: KV's seqno on this branch is not lower
 	for i, s := range streams {
 		stood[i] = s.seqno.Load()
 	}
-	b.sight.patience = max(b.sight.patience, lookPatience)
+	b.sight.timeout = max(b.sight.timeout, lookTime)
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(b.ctx, b.sight.patience)
+	ctx, cancel := context.WithTimeout(b.ctx, b.sight.timeout)
 	defer cancel()
 	highs, err := b.sees(ctx)
 	b.judge(ctx, err)
@@ -155,20 +155,20 @@ func (b *bucket) look(silentToo bool) {
 // judge records whether the KV node answers.
 func (b *bucket) judge(ctx context.Context, err error) {
 	if b.ctx.Err() == nil {
-		b.p.asked(b.name, err)
+		b.p.queried(b.name, err)
 	}
 	if b.ctx.Err() != nil {
 		return
 	}
-	silent, waited := err != nil && ctx.Err() != nil, b.sight.patience
+	silent, waited := err != nil && ctx.Err() != nil, b.sight.timeout
 	b.control.silent.Store(silent)
 	if silent {
-		b.sight.patience = min(2*b.sight.patience, kvTimeout)
+		b.sight.timeout = min(2*b.sight.timeout, kvTimeout)
 	} else {
-		b.sight.patience = max(b.sight.patience/2, lookPatience)
+		b.sight.timeout = max(b.sight.timeout/2, lookTime)
 	}
-	switch n, say := b.sight.silence.note(silent, time.Now()); {
-	case !say:
+	switch n, news := b.sight.silence.note(silent, time.Now()); {
+	case !news:
 	case silent:
 		b.p.log.Warn("KV node does not answer; requests fail at once until it does", "bucket", b.name, "kv", b.p.cfg.KV,
 			"waited", waited, "turns", n)
@@ -177,7 +177,7 @@ func (b *bucket) judge(ctx context.Context, err error) {
 	}
 }
 
-// sees asks the KV node for its vbuckets and high seqnos, and records news for the coordinator.
+// sees queries the KV node for its vbuckets and high seqnos, and records news for the coordinator.
 func (b *bucket) sees(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
 	conn, err := b.control.open(ctx)
 	if err != nil {
@@ -244,7 +244,7 @@ func nodeOf(config *mcbp.ClusterConfig, dialled string) string {
 	return dialled
 }
 
-// has reports whether KV still has a stream. If KV cannot be asked, it returns true.
+// has reports whether KV still has a stream. If KV cannot be queried, it returns true.
 func (c *connection) has(ctx context.Context, s *stream) bool {
 	gate := c.b.gates[s.VBucket()]
 	select {

@@ -192,7 +192,7 @@ func (w *worker) answered(ctx context.Context) {
 			continue // it has ended
 		}
 		n := news{report: true}
-		if err := w.pump.marked(ctx, s, s.Forgot(a.purge, a.known)); err != nil {
+		if err := w.pump.marked(ctx, s, s.Purged(a.purge, a.known)); err != nil {
 			w.broken(ctx, s, err)
 		}
 		s.release(func(e *feed.Event) { w.event(ctx, s, e, &n) })
@@ -254,7 +254,7 @@ func (w *worker) broken(ctx context.Context, s *stream, err error) {
 	if s.Begun {
 		w.pump.end(ctx, s, 0)
 	} else {
-		w.pump.topic.Forget(s.VBucket())
+		w.pump.topic.Drop(s.VBucket())
 	}
 	w.gone(s)
 	w.discard(ctx, s)

@@ -13,21 +13,21 @@ type Authority struct {
 	Registered bool
 }
 
-// Admit checks the fence of a command to the process of a projector with this boot id. asks is true for a read-only
+// Admit checks the fence of a command to the process of a projector with this boot id. reads is true for a read-only
 // request: its counter may be lower than that of an earlier command of the same term. Admit returns the authority to
 // use from now on. Errors are refusals, or wrap wire.ErrFenced or wire.ErrForeignCluster.
-func (a Authority) Admit(id index.ProjectorID, boot string, f wire.Fence, asks bool) (next Authority, err error) {
+func (a Authority) Admit(id index.ProjectorID, boot string, f wire.Fence, reads bool) (next Authority, err error) {
 	if err := wire.MeantFor(f.Boot, boot); err != nil { // also before it has registered, as when its id is in use
 		return a, err
 	}
 	if !a.Registered {
 		return a, errcode.Refuse(errcode.Unavailable, "projector %s has not registered with a manager yet; try again", id)
 	}
-	if asks && f.Epoch == a.Fence.Epoch && f.Term == a.Fence.Term {
+	if reads && f.Epoch == a.Fence.Epoch && f.Term == a.Fence.Term {
 		f.Counter = max(f.Counter, a.Fence.Counter)
 	}
 	highest, err := a.Fence.Admit(boot, f)
-	if err == nil && !asks {
+	if err == nil && !reads {
 		a.Fence = highest
 	}
 	return a, err

@@ -26,23 +26,23 @@ func TestAuthority(t *testing.T) {
 	}
 	a = a.Register(&wire.RegisterReply{ClusterID: "c1", Fence: fence(5, 10)})
 	for _, c := range []struct {
-		f    wire.Fence
-		asks bool
-		want error
-		then wire.Fence
+		f     wire.Fence
+		reads bool
+		want  error
+		then  wire.Fence
 	}{
 		{f: fence(5, 9), want: wire.ErrFenced, then: fence(5, 10)},
-		{f: fence(5, 9), asks: true, then: fence(5, 10)},
-		{f: fence(4, 99), asks: true, want: wire.ErrFenced, then: fence(5, 10)},
-		{f: fence(6, 1), asks: true, then: fence(5, 10)},
+		{f: fence(5, 9), reads: true, then: fence(5, 10)},
+		{f: fence(4, 99), reads: true, want: wire.ErrFenced, then: fence(5, 10)},
+		{f: fence(6, 1), reads: true, then: fence(5, 10)},
 		{f: fence(5, 10), then: fence(5, 10)}, // a retry
 		{f: fence(6, 1), then: fence(6, 1)},
 		{f: fence(5, 99), want: wire.ErrFenced, then: fence(6, 1)},
 		{f: wire.Fence{ClusterID: "c2", Epoch: 9}, want: wire.ErrForeignCluster, then: fence(6, 1)},
 	} {
-		next, err := a.Admit("p1", "boot", c.f, c.asks)
+		next, err := a.Admit("p1", "boot", c.f, c.reads)
 		if !errors.Is(err, c.want) || next.Fence != c.then || !next.Registered {
-			t.Errorf("%+v, asks %v: %+v, %v; want %+v, %v", c.f, c.asks, next, err, c.then, c.want)
+			t.Errorf("%+v, reads %v: %+v, %v; want %+v, %v", c.f, c.reads, next, err, c.then, c.want)
 		}
 		a = next
 	}

@@ -19,7 +19,7 @@ const MaxProcesses = 3
 // MaxKVNodes bounds the KV nodes that one process serves, each by a projector of its own.
 const MaxKVNodes = 64
 
-// Patience of a Fleet, in milliseconds.
+// Limits of a Fleet, in milliseconds.
 const (
 	// fleetStaleMS is the age at which a map that no node has shown again no longer counts.
 	fleetStaleMS = 60_000
@@ -69,7 +69,7 @@ type fleetMap struct {
 }
 
 // Saw records the nodes of a bucket's map, and reports whether the map was new. If the same revision is seen again,
-// the first one's nodes stay: a node that does not know its own name is named by the address at which it was asked,
+// the first one's nodes stay: a node that does not know its own name is named by the address at which it was queried,
 // so names may differ.
 func (f *Fleet) Saw(nowMS int64, bucket string, at timestamp.MapRevision, nodes []KVNode) (news bool) {
 	old := f.maps[bucket]

@@ -35,8 +35,8 @@ func Shareable(t *wire.SideTarget, want *wire.RestartTimestamp) bool {
 }
 
 // Join adds what a side stream wants. It returns false and changes nothing if a vbucket's start differs from that of
-// the side streams that have joined: another seqno, or another branch. Ends may differ: KV is asked for the highest,
-// and each side stream ends at its own.
+// the side streams that have joined: another seqno, or another branch. Ends may differ: the highest is requested from
+// KV, and each side stream ends at its own.
 func (r *Reading) Join(node index.NodeID, want *wire.RestartTimestamp, awaits []index.NodeID) bool {
 	for i := range want.Len() {
 		start := want.At(i)
@@ -116,8 +116,8 @@ func hasAny(copies []partition.Copy, wanted map[index.CopyID]bool) bool {
 }
 
 const (
-	// holdPatience is how long one side stream may hold up the others that read with it, in total.
-	holdPatience = 500 * time.Millisecond
+	// holdLimit is how long one side stream may hold up the others that read with it, in total.
+	holdLimit = 500 * time.Millisecond
 	// holdForgiven is the divisor for time in which it does not hold them up: a quarter of that time is subtracted from
 	// the total.
 	holdForgiven = 4
@@ -136,8 +136,8 @@ func (h *Hold) Look(holds bool, since time.Duration) (leaves bool) {
 		return false
 	}
 	h.held += since
-	return h.held > holdPatience
+	return h.held > holdLimit
 }
 
 // Take copies KV's consent from the start that was requested on behalf of several side streams.
-func (s *Start) Take(of *Start) { s.KV, s.Asked, s.Log = of.KV, of.Asked, of.Log }
+func (s *Start) Take(of *Start) { s.KV, s.Branch, s.Log = of.KV, of.Branch, of.Log }

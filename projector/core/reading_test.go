@@ -57,7 +57,7 @@ func TestReadingJoin(t *testing.T) {
 			end = max(end, c.s.End)
 		}
 		if got := r.Starts()[1]; got.Seqno != 5 || got.End != end {
-			t.Errorf("%s: asked for %+v", c.what, got)
+			t.Errorf("%s: requested %+v", c.what, got)
 		}
 		if _, has := r.Starts()[3]; has != c.ok {
 			t.Errorf("%s: the other vbucket is read: %v", c.what, has)

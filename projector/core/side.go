@@ -56,8 +56,8 @@ func MakeRoom(id index.ProjectorID, open []SideStream, s *SideStream) (replaced 
 	return replaced, nil
 }
 
-// MayRest reports whether it is normal that nothing moves on a side stream: its target asked to retry forever, or it
-// has no end and the endpoint has taken everything sent so far.
+// MayRest reports whether it is normal that nothing moves on a side stream: its target requested to retry forever, or
+// it has no end and the endpoint has taken everything sent so far.
 func MayRest(t *wire.SideTarget, want *wire.RestartTimestamp, taken func() bool) bool {
 	if t.RetryForever {
 		return true
@@ -90,7 +90,7 @@ const (
 	SideTakes   SideStep = iota // as on any running stream
 	SideSkips                   // discard it
 	SideBegins                  // send BEGIN
-	SideReaches                 // everything has arrived: ask KV for its high seqno, then call Covered
+	SideReaches                 // everything has arrived: request KV's high seqno, then call Covered
 	SideBreaks                  // break the stream off here: its indexer requests this vbucket again
 )
 

@@ -31,17 +31,17 @@ func (a At) lacks(start uint64) (purge uint64, blind bool) {
 type Start struct {
 	Want        wire.StreamStart // End is inclusive, wire.NoEnd if there is none
 	Incarnation index.Incarnation
-	KV          At // KV's state before it was asked
+	KV          At // KV's state before the request
 	Blind       bool
-	Purge       uint64                // up to where KV may have purged deletions, before it was asked
-	Asked       uint64                // branch that KV is asked for
+	Purge       uint64                // up to where KV may have purged deletions, before the request
+	Branch      uint64                // branch that is requested from KV
 	Log         timestamp.FailoverLog // of KV's consent
 	waits       int
 }
 
-// newStart returns the start that a request asks for.
+// newStart returns the start of a request.
 func newStart(inc index.Incarnation, want *wire.StreamStart, at At) Start {
-	s := Start{Want: *want, Incarnation: inc, KV: at, Asked: want.VBUUID}
+	s := Start{Want: *want, Incarnation: inc, KV: at, Branch: want.VBUUID}
 	if s.Want.End == 0 {
 		s.Want.End = wire.NoEnd
 	}
@@ -69,7 +69,7 @@ const (
 	RollsBack         // KV would stream from a lower seqno, or never had this one on that branch
 	Elsewhere         // the vbucket is not active on this node
 	Exists            // KV already has a stream of the vbucket
-	Fails             // KV cannot be asked, or gives any other answer
+	Fails             // KV cannot be reached, or gives any other answer
 )
 
 // Answer is KV's answer to a stream request.
@@ -85,11 +85,11 @@ type Next uint8
 
 // The next steps.
 const (
-	Begin     Next = iota // the stream runs
-	AskAgain              // request the branch that Asked names now
-	AskLater              // repeat the request after Pause
-	CloseAtKV             // KV is on another branch than the requester knew: the outcome is FailedOver
-	GiveUp                // the outcome is Refused
+	Begin        Next = iota // the stream runs
+	RequestAgain             // request the branch that Branch names now
+	RequestLater             // repeat the request after Pause
+	CloseAtKV                // KV is on another branch than the requester knew: the outcome is FailedOver
+	GiveUp                   // the outcome is Refused
 )
 
 // KV may still list a stream that was just closed and refuse the next one of its vbucket. The request is repeated
@@ -99,7 +99,7 @@ const (
 	existsTimes = 7
 )
 
-// Pause returns how long AskLater waits.
+// Pause returns how long RequestLater waits.
 func (s *Start) Pause() time.Duration { return existsFirst << (s.waits - 1) }
 
 // hasBranchBefore reports whether the request names the branch before the wanted one.
@@ -107,22 +107,23 @@ func (s *Start) hasBranchBefore() bool {
 	return s.Want.Previous != 0 && s.Want.Previous != s.Want.VBUUID
 }
 
-// Answered processes KV's answer and returns what to do next. patient: a stream of the vbucket was closed just now
+// Answered processes KV's answer and returns what to do next. closing: a stream of the vbucket was closed just now
 // and may still be listed for a moment.
-func (s *Start) Answered(a Answer, patient bool) Next {
-	before := s.Asked != s.Want.VBUUID // the branch before was requested
+func (s *Start) Answered(a Answer, closing bool) Next {
+	before := s.Branch != s.Want.VBUUID // the branch before was requested
 	switch {
 	case a.Verdict == Consents:
 		if s.Log = a.Log; s.failedOver(a.Log) {
 			return CloseAtKV
 		}
 		return Begin
-	case a.Verdict == Exists && patient && !before && s.waits < existsTimes:
+	case a.Verdict == Exists && closing && !before && s.waits < existsTimes:
 		s.waits++
-		return AskLater
+		return RequestLater
 	case a.Verdict == RollsBack && !before && s.hasBranchBefore():
-		s.Asked = s.Want.Previous // the producer may have lost its newest branch, which shares this seqno with the one before
-		return AskAgain
+		// the producer may have lost its newest branch, which shares this seqno with the one before
+		s.Branch = s.Want.Previous
+		return RequestAgain
 	}
 	return GiveUp
 }
@@ -163,7 +164,7 @@ func withLog(r wire.StartResult, log timestamp.FailoverLog) wire.StartResult {
 func (s *Start) Began(high, lacks uint64) wire.StartResult {
 	r := withLog(s.settled(wire.StartBegun, s.KV, lacks), s.Log)
 	r.High = high
-	r.Stream = timestamp.Position{VBUUID: s.Asked, Seqno: s.Want.Seqno}
+	r.Stream = timestamp.Position{VBUUID: s.Branch, Seqno: s.Want.Seqno}
 	return r
 }
 

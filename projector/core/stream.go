@@ -65,9 +65,9 @@ type Marked uint8
 
 // The required actions.
 const (
-	Goes   Marked = iota // nothing
-	Asks                 // ask KV for its purge seqno: the stream waits for Forgot
-	Begins               // send BEGIN again: the stream lacks more deletions than the last BEGIN stated
+	Goes       Marked = iota // nothing
+	NeedsPurge               // request the purge seqno from KV: the stream waits for Purged
+	Begins                   // send BEGIN again: the stream lacks more deletions than the last BEGIN stated
 )
 
 // Mark processes a snapshot marker. A stream from 0 is granted whatever KV has purged, and KV fixes the snapshot some
@@ -85,12 +85,12 @@ func (s *Stream) Mark(end uint64) Marked {
 		return s.lacking(end)
 	}
 	s.Waits = true
-	return Asks
+	return NeedsPurge
 }
 
-// Forgot takes KV's present purge seqno for a stream that waits for it. If KV did not report one (known is false), the
+// Purged takes KV's present purge seqno for a stream that waits for it. If KV did not report one (known is false), the
 // stream may lack any deletion of its first snapshot, and none above.
-func (s *Stream) Forgot(purge uint64, known bool) Marked {
+func (s *Stream) Purged(purge uint64, known bool) Marked {
 	if !known {
 		purge = s.firstEnd
 	}
@@ -109,7 +109,7 @@ func (s *Stream) lacking(purge uint64) Marked {
 // Place sets the window of the next item; end is the end of KV's snapshot that contains it. Downstream, the window
 // starts where the stream was last complete, wherever KV's marker starts: what lies between was de-duplicated into
 // this window, or is part of a snapshot that was cut short. It ends where the stream is complete again (see within),
-// so that a receiver learns this from the item itself.
+// so that a receiver has this from the item itself.
 func (s *Stream) Place(end uint64) {
 	s.Reach = max(s.Reach, end)
 	if s.Reach != s.Window.End {

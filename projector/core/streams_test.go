@@ -40,8 +40,8 @@ func TestStreams(t *testing.T) {
 
 func (s *streamsScript) run() {
 	switch s.d.Cmd {
-	case "ask":
-		s.ask()
+	case "request":
+		s.request()
 	case "answer":
 		s.answer()
 	case "stop":
@@ -50,9 +50,9 @@ func (s *streamsScript) run() {
 		s.begins()
 	case "marker":
 		s.marked(s.stream().Mark(s.num("end")))
-	case "forgot":
+	case "purged":
 		st := s.stream()
-		s.marked(st.Forgot(s.num("purge"), s.d.HasArg("purge")))
+		s.marked(st.Purged(s.num("purge"), s.d.HasArg("purge")))
 		st.Waits = false
 	case "item":
 		s.item()
@@ -117,7 +117,7 @@ func (s *streamsScript) incarnation() index.Incarnation {
 func (s *streamsScript) stream() *scripted {
 	st := s.asked[uint16(s.num("vb"))]
 	if st == nil {
-		s.t.Fatalf("%s: KV was not asked for it", s.d.Pos)
+		s.t.Fatalf("%s: it was not requested from KV", s.d.Pos)
 	}
 	return st
 }
@@ -131,9 +131,9 @@ func (s *streamsScript) result(r wire.StartResult) {
 	}
 }
 
-// ask is a request for a vbucket that KV hosts: vb, inc, seqno, window, vbuuid, end, branch, previous; and KV's
+// request is a request for a vbucket that KV hosts: vb, inc, seqno, window, vbuuid, end, branch, previous; and KV's
 // state: high, and purge if it is known.
-func (s *streamsScript) ask() {
+func (s *streamsScript) request() {
 	want := wire.StreamStart{VBucket: uint16(s.num("vb")), VBUUID: s.num("vbuuid"), Seqno: s.num("seqno"),
 		End: s.num("end"), Branch: s.num("branch"), Previous: s.num("previous")}
 	want.Window = s.window(want.Seqno)
@@ -144,24 +144,24 @@ func (s *streamsScript) ask() {
 		return
 	}
 	s.asked[want.VBucket] = &scripted{Stream: *st}
-	s.say("KV is asked for vb%d after %d on branch %d, complete at %d", want.VBucket, want.Seqno, st.Asked, st.From())
+	s.say("requested from KV: vb%d after %d on branch %d, complete at %d", want.VBucket, want.Seqno, st.Branch, st.From())
 }
 
 // answer is KV's answer: consents, rolls-back, elsewhere, exists or fails.
 func (s *streamsScript) answer() {
 	st := s.stream()
-	a := Answer{Log: s.log(), Rollback: s.num("to"), Detail: "KV says no"}
+	a := Answer{Log: s.log(), Rollback: s.num("to"), Detail: "KV refuses"}
 	for v, name := range []string{Consents: "consents", RollsBack: "rolls-back", Elsewhere: "elsewhere", Exists: "exists",
 		Fails: "fails"} {
 		if s.d.HasArg(name) {
 			a.Verdict = Verdict(v)
 		}
 	}
-	switch st.Answered(a, !s.d.HasArg("impatient")) {
-	case AskAgain:
-		s.say("KV is asked again, for branch %d", st.Asked)
-	case AskLater:
-		s.say("KV is asked again in %v", st.Pause())
+	switch st.Answered(a, !s.d.HasArg("waited")) {
+	case RequestAgain:
+		s.say("the request is repeated, for branch %d", st.Branch)
+	case RequestLater:
+		s.say("the request is repeated in %v", st.Pause())
 	case GiveUp:
 		s.result(st.Refused(a, s.log()))
 	case CloseAtKV:
@@ -200,8 +200,8 @@ func (s *streamsScript) marked(m Marked) {
 	switch m {
 	case Goes:
 		s.say("it goes on")
-	case Asks:
-		s.say("it waits for what KV has forgotten")
+	case NeedsPurge:
+		s.say("it waits for KV's purge seqno")
 	case Begins:
 		b := st.Downstream().Opening
 		s.say("BEGIN after %d, log %v, purge %d; SYNC %d", b.Start, b.Log, b.Purge, st.Complete)
@@ -224,8 +224,8 @@ func (s *streamsScript) side() {
 	for what, name := range []string{KVBegins: "begins", KVDocument: "document", KVMoves: "moves", KVEnds: "ends",
 		KVBreaks: "breaks"} {
 		if s.d.HasArg(name) {
-			steps := []string{SideTakes: "it is taken", SideSkips: "it is skipped", SideBegins: "BEGIN is to be said",
-				SideReaches: "everything has come: KV is asked how far it is", SideBreaks: "the stream is to be broken off"}
+			steps := []string{SideTakes: "it is taken", SideSkips: "it is skipped", SideBegins: "BEGIN is to be sent",
+				SideReaches: "everything has come: KV's high seqno is requested", SideBreaks: "the stream is to be broken off"}
 			s.say("%s", steps[st.Side(FromKV(what), s.num("seqno"))])
 		}
 	}

@@ -36,13 +36,13 @@ func LogEach(ctx context.Context, f Feed, vbuckets []uint16) []StreamAnswer {
 	return each(vbuckets, func(vb uint16) (timestamp.FailoverLog, error) { return f.FailoverLog(ctx, vb) })
 }
 
-func each[T any](asked []T, ask func(T) (timestamp.FailoverLog, error)) []StreamAnswer {
-	answers := make([]StreamAnswer, len(asked))
+func each[T any](requests []T, send func(T) (timestamp.FailoverLog, error)) []StreamAnswer {
+	answers := make([]StreamAnswer, len(requests))
 	var g errgroup.Group
 	g.SetLimit(eachAtOnce)
-	for i := range asked {
+	for i := range requests {
 		g.Go(func() error {
-			answers[i].Log, answers[i].Err = ask(asked[i])
+			answers[i].Log, answers[i].Err = send(requests[i])
 			return nil
 		})
 	}
@@ -81,9 +81,9 @@ func (c *Conn) OpenStreams(ctx context.Context, reqs []StreamRequest) []StreamAn
 }
 
 func (c *Conn) openBatch(ctx context.Context, reqs []StreamRequest, answers []StreamAnswer) {
-	c.askAll(ctx, mcbp.OpDCPStreamReq, answers, func(i int, r *request) error {
+	c.sendAll(ctx, mcbp.OpDCPStreamReq, answers, func(i int, r *request) error {
 		r.vbucket = reqs[i].VBucket
-		return c.askLocked(r, reqs[i])
+		return c.sendRequestLocked(r, reqs[i])
 	})
 }
 
@@ -92,7 +92,7 @@ func (c *Conn) FailoverLogs(ctx context.Context, vbuckets []uint16) []StreamAnsw
 	answers := make([]StreamAnswer, len(vbuckets))
 	for from := 0; from < len(vbuckets); from += mostOpening {
 		part := vbuckets[from:min(from+mostOpening, len(vbuckets))]
-		c.askAll(ctx, mcbp.OpDCPFailoverLog, answers[from:from+len(part)], func(i int, r *request) error {
+		c.sendAll(ctx, mcbp.OpDCPFailoverLog, answers[from:from+len(part)], func(i int, r *request) error {
 			r.vbucket = part[i]
 			if c.err != nil {
 				return c.err
@@ -123,18 +123,19 @@ func (c *Conn) Branches(ctx context.Context, vbuckets []uint16, _ func(uint16) u
 	return answers
 }
 
-// askAll sends a request for each of the answers, and waits for them. ask sends the i-th one, under the lock.
-func (c *Conn) askAll(ctx context.Context, op mcbp.Opcode, answers []StreamAnswer, ask func(i int, r *request) error) {
+// sendAll sends a request for each of the answers, and waits for them. send sends the i-th one, under the lock.
+func (c *Conn) sendAll(ctx context.Context, op mcbp.Opcode, answers []StreamAnswer,
+	send func(i int, r *request) error) {
 	if len(answers) == 0 {
 		return
 	}
 	b := &batch{answers: answers, left: len(answers), done: make(chan struct{})}
-	asked := make([]request, len(answers))
+	requests := make([]request, len(answers))
 	c.mu.Lock()
-	for i := range asked {
-		asked[i] = request{batch: b, at: i}
-		if err := ask(i, &asked[i]); err != nil {
-			asked[i].answered(nil, fmt.Errorf("vbucket %d: %w", asked[i].vbucket, err))
+	for i := range requests {
+		requests[i] = request{batch: b, at: i}
+		if err := send(i, &requests[i]); err != nil {
+			requests[i].answered(nil, fmt.Errorf("vbucket %d: %w", requests[i].vbucket, err))
 		}
 	}
 	c.mu.Unlock()
@@ -143,27 +144,27 @@ func (c *Conn) askAll(ctx context.Context, op mcbp.Opcode, answers []StreamAnswe
 		c.mu.Lock()
 		c.requests.giveUp(b, err)
 		c.mu.Unlock()
-		c.owes()
+		c.checkUnanswered()
 	}
 }
 
-// mostOwed bounds a connection's unanswered requests, including abandoned ones: the record of each is kept until its
-// answer comes, however late, because a stream that begins then has to be closed.
-const mostOwed = 16 * mostOpening
+// mostUnanswered bounds a connection's unanswered requests, including abandoned ones: the record of each is kept until
+// its answer comes, however late, because a stream that begins then has to be closed.
+const mostUnanswered = 16 * mostOpening
 
-// owes ends the connection if the node owes too many answers after requests were abandoned. The node is not silent,
-// otherwise the watchdog would have ended the connection.
-func (c *Conn) owes() {
+// checkUnanswered ends the connection if the node has too many unanswered requests after requests were abandoned. The
+// node is not silent, otherwise the watchdog would have ended the connection.
+func (c *Conn) checkUnanswered() {
 	c.mu.Lock()
 	n := len(c.requests.pending)
 	c.mu.Unlock()
-	if n > mostOwed {
-		c.fail(fmt.Errorf("%w: %s owes %d answers", ErrDead, c.conf.Addr, n))
+	if n > mostUnanswered {
+		c.fail(fmt.Errorf("%w: %s has not answered %d requests", ErrDead, c.conf.Addr, n))
 	}
 }
 
-// askLocked sends a stream request of a batch. The caller holds the lock.
-func (c *Conn) askLocked(r *request, req StreamRequest) error {
+// sendRequestLocked sends a stream request of a batch. The caller holds the lock.
+func (c *Conn) sendRequestLocked(r *request, req StreamRequest) error {
 	if c.err != nil {
 		return c.err
 	}
@@ -192,15 +193,15 @@ func (c *Conn) askLocked(r *request, req StreamRequest) error {
 
 // wait waits for all answers of a batch. It returns an error if it stops waiting before.
 func (c *Conn) wait(ctx context.Context, op mcbp.Opcode, b *batch) error {
-	patience := time.NewTimer(c.conf.RequestTimeout)
-	defer patience.Stop()
+	timeout := time.NewTimer(c.conf.RequestTimeout)
+	defer timeout.Stop()
 	for seen := len(b.answers); ; {
 		select {
 		case <-b.done:
 			return nil
 		case <-ctx.Done():
 			return fmt.Errorf("feed: %v to %s: %w", op, c.conf.Addr, context.Cause(ctx))
-		case <-patience.C:
+		case <-timeout.C:
 		}
 		c.mu.Lock()
 		left := b.left
@@ -209,6 +210,6 @@ func (c *Conn) wait(ctx context.Context, op mcbp.Opcode, b *batch) error {
 			return fmt.Errorf("%w: %v to %s, %v", ErrTimeout, op, c.conf.Addr, c.conf.RequestTimeout)
 		}
 		seen = left
-		patience.Reset(c.conf.RequestTimeout)
+		timeout.Reset(c.conf.RequestTimeout)
 	}
 }

@@ -228,7 +228,7 @@ func TestNodeWithTooManyUnansweredRequests(t *testing.T) {
 		}
 	}
 	if _, err := c.FailoverLog(t.Context(), 0); !errors.Is(err, feed.ErrDead) {
-		t.Errorf("a question after that: %v", err)
+		t.Errorf("a query after that: %v", err)
 	}
 }
 

@@ -14,8 +14,8 @@ const (
 	// restBytes is how much may arrive during a rest: it waits in the socket's buffers, and more would hold up the node.
 	// They have room for twice as much (quiet); if the node sends faster than before, the next rest is shorter.
 	restBytes = 128 << 10
-	// restBytesUnasked is the same where the system cannot be asked for room.
-	restBytesUnasked = 32 << 10
+	// restBytesUnknown is the same where the system does not report the room.
+	restBytesUnknown = 32 << 10
 	// restLeast is the shortest worthwhile rest. A connection on which more than restBytes arrive in that time never
 	// rests.
 	restLeast = 2 * time.Millisecond
@@ -102,7 +102,7 @@ func (c *Conn) rests(in *gatherer) func(n int) {
 	return func(n int) {
 		pause := r.read(n, time.Now())
 		hurried := k.inHurry()
-		if pause == 0 || isClosed(hurried) || c.asks() {
+		if pause == 0 || isClosed(hurried) || c.awaits() {
 			return
 		}
 		in.quiet(2 * r.most)
@@ -112,7 +112,7 @@ func (c *Conn) rests(in *gatherer) func(n int) {
 		select {
 		case <-timer.C:
 		case <-hurried:
-		case <-c.asked:
+		case <-c.written:
 		case <-c.done:
 		}
 	}
@@ -127,8 +127,8 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// asks reports whether a request waits for its answer.
-func (c *Conn) asks() bool {
+// awaits reports whether a request waits for its answer.
+func (c *Conn) awaits() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.requests.pending) > 0

@@ -23,19 +23,19 @@ const maxUnsent = 1 << 20
 // state that reader, writer and callers share and that must change together, such as a block in the queue and the
 // streams that it begins or ends.
 type Conn struct {
-	conf     Config
-	session  *kvclient.Session
-	loops    errgroup.Group
-	wake     chan struct{} // 1: the writer has something to do
-	ready    chan struct{} // 1: the queue has something, or the end has come
-	asked    chan struct{} // 1: a request was written; ends a rest
-	done     chan struct{} // closed when err is set
-	limit    int64         // most bytes that may be unacknowledged
-	arrived  atomic.Uint64 // for the watchdog: bytes read
-	patience atomic.Int64  // of the watchdog, in steps
-	held     atomic.Int64  // bytes received and not released
-	released func(int)     // acknowledge; stored to avoid an allocation per block
-	chunks   chunks        // free memory to read into
+	conf       Config
+	session    *kvclient.Session
+	loops      errgroup.Group
+	wake       chan struct{} // 1: the writer has something to do
+	ready      chan struct{} // 1: the queue has something, or the end has come
+	written    chan struct{} // 1: a request was written; ends a rest
+	done       chan struct{} // closed when err is set
+	limit      int64         // most bytes that may be unacknowledged
+	arrived    atomic.Uint64 // for the watchdog: bytes read
+	watchLimit atomic.Int64  // of the watchdog, in steps
+	held       atomic.Int64  // bytes received and not released
+	released   func(int)     // acknowledge; stored to avoid an allocation per block
+	chunks     chunks        // free memory to read into
 
 	collections bool                  // keys carry a collection prefix
 	endOnClose  bool                  // the node sends STREAM_END after CLOSE_STREAM; set before use
@@ -117,13 +117,14 @@ func Dial(ctx context.Context, conf Config) (*Conn, error) {
 func newConn(s *kvclient.Session, in *gatherer, conf Config) *Conn {
 	c := &Conn{
 		conf: conf, session: s,
-		wake: make(chan struct{}, 1), ready: make(chan struct{}, 1), asked: make(chan struct{}, 1), done: make(chan struct{}),
+		wake: make(chan struct{}, 1), ready: make(chan struct{}, 1), written: make(chan struct{}, 1),
+		done:        make(chan struct{}),
 		limit:       int64(conf.BufferBytes) + 2*(mcbp.HeaderSize+mcbp.MaxBody),
 		collections: s.Granted(mcbp.FeatureCollections),
 		requests:    requests{pending: map[uint32]*request{}}, streams: map[uint16]StreamID{},
 	}
 	c.released = c.acknowledge
-	c.patience.Store(watchSteps)
+	c.watchLimit.Store(watchSteps)
 	if in != nil {
 		in.start(c.rests(in), conf.TLS != nil)
 	}
@@ -358,7 +359,7 @@ func (c *Conn) writeLoop() error {
 			c.fail(c.lost(err))
 			return err
 		}
-		poke(c.asked)
+		poke(c.written)
 	}
 }
 

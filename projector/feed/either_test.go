@@ -156,7 +156,7 @@ func TestSameEvents(t *testing.T) {
 		}
 		described[t.Name()] = until(t, c, "the end", isEnd)
 		if n.flags&mcbp.OpenXattrs == 0 {
-			t.Error("xattrs were not asked for")
+			t.Error("xattrs were not requested")
 		}
 	})
 	a, b := described["TestSameEvents/native"], described["TestSameEvents/gocbcore"]
@@ -429,7 +429,7 @@ func TestNodeGone(t *testing.T) {
 		}
 		failed := make(chan error, 1)
 		go func() { _, err := c.FailoverLog(context.Background(), 1); failed <- err }()
-		eventually(t, "it was asked", func() bool { return n.seen(mcbp.OpDCPFailoverLog) == 1 })
+		eventually(t, "it was queried", func() bool { return n.seen(mcbp.OpDCPFailoverLog) == 1 })
 		n.Stop()
 		if err := <-failed; !errors.Is(err, feed.ErrClosed) {
 			t.Errorf("what waited got %v", err)

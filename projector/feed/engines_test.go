@@ -297,7 +297,7 @@ func TestLapsedConnections(t *testing.T) {
 }
 
 // On a connection without collections, an engine reports the seqno of the default collection only, which is lower
-// than that of the streams: both feeds ask on a connection with collections.
+// than that of the streams: both feeds query on a connection with collections.
 func TestSeqnosOfAllCollections(t *testing.T) {
 	either(t, func(t *testing.T, dial feed.Dialer) {
 		n := startNode(t, nil)

@@ -10,7 +10,7 @@ import (
 
 // A node that sends fast wakes its consumer for each of its writes, and a wake-up costs more than reading the one or
 // two documents that it brings. So while data arrives fast enough to fill gatherBytes within gatherWait, the reader
-// asks the kernel to wake it only when that much is there; network cards coalesce interrupts in the same way.
+// requests that the kernel wake it only when that much is there; network cards coalesce interrupts in the same way.
 const (
 	// gatherBytes is the amount that the reader waits for.
 	gatherBytes = 256 << 10
@@ -82,11 +82,11 @@ func (g *gatherer) room() int {
 	g.quiet(2 * most)
 	defer g.quiet(1)
 	if g.socket == nil {
-		return min(most, restBytesUnasked)
+		return min(most, restBytesUnknown)
 	}
 	granted, err := g.socket.wakesAt()
 	if err != nil || granted <= 1 { // accepted, and ignored
-		return min(most, restBytesUnasked)
+		return min(most, restBytesUnknown)
 	}
 	return min(most, granted/2)
 }

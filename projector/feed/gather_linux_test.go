@@ -179,7 +179,7 @@ func TestRoomDuringRests(t *testing.T) {
 	}
 	g, _ := pair(t)
 	g.socket.raw = refusing{g.socket.raw}
-	if most := g.room(); most != restBytesUnasked {
+	if most := g.room(); most != restBytesUnknown {
 		t.Errorf("where the system refuses %d may arrive", most)
 	}
 }
@@ -333,7 +333,7 @@ func TestGatherWhereTheSystemRefuses(t *testing.T) {
 	}
 }
 
-// TestGatherOnlyWhereItIsBusy: when the kernel is asked to wait, by what a read brought and how long it took.
+// TestGatherOnlyWhereItIsBusy: when the kernel is requested to wait, by what a read brought and how long it took.
 func TestGatherOnlyWhereItIsBusy(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -31,7 +31,7 @@ type paced struct {
 	end    uint64
 	vbuuid uint64
 	need   int64     // bytes of the document that did not fit
-	asked  time.Time // when the node was asked to close or open it
+	since  time.Time // when the node got the request to close or open it
 	track  Tracker
 	state  pacedState
 }
@@ -76,7 +76,7 @@ func (p *pacer) admit(e *Event, held, n int64) bool {
 	case s.state != flowing:
 		return false
 	case e.Kind.IsDocument() && held > 0 && held+n > int64(p.conn.conf.BufferBytes):
-		s.state, s.need, s.asked = stopping, n, time.Now()
+		s.state, s.need, s.since = stopping, n, time.Now()
 		p.conn.request(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPCloseStream, s.vb, 0)}, func(_ *Block, f *mcbp.Frame) {
 			if p.conn.endOnClose && f.Status() == mcbp.StatusOK {
 				return // its StreamEnd follows
@@ -102,7 +102,7 @@ func (p *pacer) ended(s *paced, e *Event) bool {
 		return false
 	}
 	was := s.state
-	p.forget(s)
+	p.drop(s)
 	e.Stream = s.id
 	return was != gone
 }
@@ -113,7 +113,7 @@ func (p *pacer) pause(s *paced) {
 	p.resume()
 }
 
-func (p *pacer) forget(s *paced) {
+func (p *pacer) drop(s *paced) {
 	if s.state == paused {
 		p.paused--
 	}
@@ -139,7 +139,7 @@ func (p *pacer) resume() {
 
 // reopen requests the stream from where it was stopped.
 func (p *pacer) reopen(s *paced) {
-	s.state, s.asked = opening, time.Now()
+	s.state, s.since = opening, time.Now()
 	p.paused--
 	delete(p.byWire, s.wire)
 	s.wire = p.conn.newStreamID()
@@ -182,7 +182,7 @@ func (p *pacer) reopened(s *paced, b *Block, f *mcbp.Frame) {
 	if errors.Is(err, ErrRollback) {
 		reason = mcbp.EndRollback
 	}
-	p.forget(s)
+	p.drop(s)
 	e := b.next(StreamEnd, f)
 	e.VBucket, e.Stream, e.EndReason = s.vb, s.id, reason
 }
@@ -203,23 +203,23 @@ func (p *pacer) close(vb uint16) (*paced, bool) {
 
 // leave unregisters a stream for which the node may still send something, which is then dropped.
 func (p *pacer) leave(s *paced) {
-	owed := s.state == stopping || s.state == opening
-	p.forget(s)
-	if owed {
+	pending := s.state == stopping || s.state == opening
+	p.drop(s)
+	if pending {
 		p.byWire[s.wire] = s
 	}
 }
 
-// overdue ends the streams that the node was asked to close or to open and has not within RequestTimeout: nothing
+// overdue ends the streams that the node was to close or to open and has not within RequestTimeout: nothing
 // else would end their wait. The user opens them again as after any end.
 func (p *pacer) overdue() {
 	limit := p.conn.conf.RequestTimeout
 	for _, s := range p.byVB {
-		if s.state != stopping && s.state != opening || time.Since(s.asked) < limit {
+		if s.state != stopping && s.state != opening || time.Since(s.since) < limit {
 			continue
 		}
 		p.conn.conf.Logger.Warn("node neither closes nor reopens a stream that waits for room: the stream is abandoned",
-			"kv", p.conn.conf.Addr, "vbucket", s.vb, "asked", fmt.Sprint(limit, " ago"))
+			"kv", p.conn.conf.Addr, "vbucket", s.vb, "requested", fmt.Sprint(limit, " ago"))
 		p.leave(s)
 		p.conn.endPaused(s, mcbp.EndStateChanged)
 	}

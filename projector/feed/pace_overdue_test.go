@@ -75,7 +75,7 @@ func TestPacedStreamIsGivenUp(t *testing.T) {
 				c.mu.Lock()
 				defer c.mu.Unlock() // the watchdog runs concurrently
 				if c.pausedStream(1) {
-					t.Error("its user cannot ask for it again")
+					t.Error("its user cannot request it again")
 				}
 				if n := len(c.requests.pending); tt.late != nil && n != 1 {
 					t.Errorf("%d requests, want one: to close what was opened late", n)
@@ -103,7 +103,7 @@ func pacedConn() (*Conn, *pacer) {
 		wake: make(chan struct{}, 1), done: make(chan struct{}), requests: requests{pending: map[uint32]*request{}},
 		streams: map[uint16]StreamID{}, endOnClose: true}
 	c.released = c.acknowledge
-	c.patience.Store(math.MaxInt64)
+	c.watchLimit.Store(math.MaxInt64)
 	p := newPacer(c)
 	c.pacer.Store(p)
 	return c, p

@@ -47,7 +47,7 @@ func TestPurgeSeqnosAreReadCheaply(t *testing.T) {
 		purges, err := feed.Purges(x.vbuckets, ask)
 		slices.Sort(asked)
 		if got := strings.Join(asked, ","); got != x.asks || !maps.Equal(purges, x.want) || !errors.Is(err, x.err) {
-			t.Errorf("%d vbuckets: asked %s, got %v, %v; want %s, %v, %v", len(x.vbuckets), got, purges, err, x.asks, x.want,
+			t.Errorf("%d vbuckets: queried %s, got %v, %v; want %s, %v, %v", len(x.vbuckets), got, purges, err, x.asks, x.want,
 				x.err)
 		}
 	}

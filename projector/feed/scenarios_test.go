@@ -32,7 +32,7 @@ var (
 	manyStreams = flag.Int("streams", 300, "streams that the scenario of many opens and closes")
 	moodSeed    = flag.Uint64("moods.seed", 1, "of the moods that are drawn")
 	slowFor     = flag.Duration("slow", 1500*time.Millisecond, "how long the slow consumer takes nothing")
-	idleFor     = flag.Duration("idle", 2500*time.Millisecond, "how long the idle node has nothing to say but noops")
+	idleFor     = flag.Duration("idle", 2500*time.Millisecond, "how long the idle node sends nothing but noops")
 )
 
 // moods change a node's configuration, for one of the implementations.
@@ -203,7 +203,7 @@ func (s *stage) warmUp(n *kv.Node) {
 func (s *stage) conf() feed.Config {
 	return feed.Config{Addr: s.node.MemcachedAddr(), Bucket: kvBucket, User: kvUser, Password: kvPassword,
 		Name: fmt.Sprint("scenario-", s.names.Add(1)), BufferBytes: 1 << 20,
-		// Much more often than a node in the mood idle-close closes, and with patience, however busy the machine is.
+		// Much more often than a node in the mood idle-close closes, and with a long limit, however busy the machine is.
 		NoopInterval: time.Second, DeadAfter: time.Minute}
 }
 

@@ -34,7 +34,7 @@ type Feed interface {
 	OpenStreams(ctx context.Context, reqs []StreamRequest) []StreamAnswer
 	// CloseStream closes the vbucket's stream.
 	CloseStream(ctx context.Context, vbucket uint16) error
-	// HasStream asks the node whether it still has the vbucket's stream.
+	// HasStream queries whether the node still has the vbucket's stream.
 	HasStream(ctx context.Context, vbucket uint16) (bool, error)
 	// FailoverLog returns the vbucket's failover log, newest entry first.
 	FailoverLog(ctx context.Context, vbucket uint16) (timestamp.FailoverLog, error)
@@ -46,7 +46,7 @@ type Feed interface {
 	Branches(ctx context.Context, vbuckets []uint16, known func(vbucket uint16) uint64) []Branch
 	// HighSeqnos returns the high seqnos of the node's active vbuckets.
 	HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error)
-	// Purges returns the purge seqnos of those of the vbuckets that the node hosts and reports; nil asks for all that it
+	// Purges returns the purge seqnos of those of the vbuckets that the node hosts and reports; nil requests all that it
 	// hosts.
 	Purges(ctx context.Context, vbuckets []uint16) (map[uint16]uint64, error)
 	// ClusterConfig returns the node's present cluster map.
@@ -151,7 +151,7 @@ func (c *Conn) CloseStream(ctx context.Context, vbucket uint16) error {
 	return AnswerError(f, vbucket)
 }
 
-// HasStream asks the node whether it still has the vbucket's stream: some engines do not report its end. The query is
+// HasStream queries whether the node still has the vbucket's stream: some engines do not report its end. The query is
 // IdleRequest, which changes nothing at the node. Errors: those of OpenStream that are neither yes nor no.
 func (c *Conn) HasStream(ctx context.Context, vbucket uint16) (bool, error) {
 	_, err := c.OpenStream(ctx, IdleRequest(vbucket))
@@ -262,10 +262,10 @@ const purgesAtOnce = 64
 // Purges reads purge seqnos from the vbucket-seqno statistics, for all vbuckets in one query, or for named ones by a
 // query each. An engine has these statistics in memory; vbucket-details is ten times as long, and the engine opens
 // the vbucket's file for it.
-func Purges(vbuckets []uint16, ask func(group string) (map[uint16]VBucketDetails, error)) (map[uint16]uint64, error) {
+func Purges(vbuckets []uint16, query func(group string) (map[uint16]VBucketDetails, error)) (map[uint16]uint64, error) {
 	const group = "vbucket-seqno"
 	if len(vbuckets) == 0 {
-		all, err := ask(group)
+		all, err := query(group)
 		return purgesOf(nil, all), err
 	}
 	var mu sync.Mutex
@@ -274,7 +274,7 @@ func Purges(vbuckets []uint16, ask func(group string) (map[uint16]VBucketDetails
 	g.SetLimit(purgesAtOnce)
 	for _, vb := range vbuckets {
 		g.Go(func() error {
-			one, err := ask(group + " " + strconv.Itoa(int(vb)))
+			one, err := query(group + " " + strconv.Itoa(int(vb)))
 			if errors.Is(err, ErrNotMyVBucket) { // the vbucket has moved; the other answers count
 				return nil
 			}
@@ -328,8 +328,8 @@ func (c *Conn) details(ctx context.Context, group string) (map[uint16]VBucketDet
 // stats reads a group of statistics, and calls each for every one. Errors: those of AnswerError and of the
 // connection.
 func (c *Conn) stats(ctx context.Context, group string, each func(key, value string)) error {
-	ask := mcbp.Frame{Header: mcbp.Request(mcbp.OpStat, 0, 0), Key: []byte(group)}
-	f, err := c.callMore(ctx, ask, func(f mcbp.Frame) { each(string(f.Key), string(f.Value)) })
+	req := mcbp.Frame{Header: mcbp.Request(mcbp.OpStat, 0, 0), Key: []byte(group)}
+	f, err := c.callMore(ctx, req, func(f mcbp.Frame) { each(string(f.Key), string(f.Value)) })
 	if err != nil {
 		return err
 	}
@@ -416,7 +416,7 @@ func (c *Conn) callFor(ctx context.Context, req mcbp.Frame, open *mcbp.StreamReq
 		err = fmt.Errorf("%w: %v to %s, %v", ErrTimeout, req.Op, c.conf.Addr, c.conf.RequestTimeout)
 	}
 	r.timeout.Stop()
-	defer c.owes()
+	defer c.checkUnanswered()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	select {

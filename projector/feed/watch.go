@@ -34,9 +34,9 @@ func (c *Conn) negotiateNoops(ctx context.Context) error {
 		case err == nil && interval != c.conf.NoopInterval:
 			c.conf.Logger.Warn("node refuses the requested interval of noops: its silence is noticed later", "kv",
 				c.conf.Addr,
-				"asked", c.conf.NoopInterval, "granted", interval)
+				"requested", c.conf.NoopInterval, "granted", interval)
 			step := c.watchStep()
-			c.patience.Store(max(watchSteps, int64((2*seconds*time.Second+step-1)/step)))
+			c.watchLimit.Store(max(watchSteps, int64((2*seconds*time.Second+step-1)/step)))
 			return nil
 		case err == nil:
 			return nil
@@ -70,18 +70,18 @@ func (c *Conn) watchLoop() error {
 			p.resume()
 			p.overdue()
 			c.mu.Unlock()
-			c.owes()
+			c.checkUnanswered()
 		}
 		if now := c.arrived.Load(); now != seen {
 			seen, silent = now, 0
 			continue
 		}
-		patience := c.patience.Load()
+		limit := c.watchLimit.Load()
 		silent++
-		if silent == patience/2 {
+		if silent == limit/2 {
 			c.probe()
 		}
-		if silent >= patience {
+		if silent >= limit {
 			c.fail(fmt.Errorf("%w: %s sent nothing, not even a noop, for %v", ErrDead, c.conf.Addr,
 				time.Duration(silent)*c.watchStep()))
 		}

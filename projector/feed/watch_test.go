@@ -19,7 +19,7 @@ func TestNoNoopsBeforeTheFirstStream(t *testing.T) {
 	conf := config(n)
 	conf.DeadAfter = brief
 	c := dial(t, conf)
-	eventually(t, "it is asked for as long as it would have been given up after",
+	eventually(t, "queries continue for as long as it would have been given up after",
 		func() bool { return n.seen(mcbp.OpNoop) >= 4 })
 	if err := c.Err(); err != nil {
 		t.Fatalf("a node without streams was given up: %v", err)
@@ -30,7 +30,7 @@ func TestNoNoopsBeforeTheFirstStream(t *testing.T) {
 	asked := n.seen(mcbp.OpNoop)
 	<-c.Done()
 	if err := c.Err(); !errors.Is(err, feed.ErrDead) || n.seen(mcbp.OpNoop) > asked+1 { // one may have been in flight
-		t.Fatalf("%v; asked %d times, %d before the stream", err, n.seen(mcbp.OpNoop), asked)
+		t.Fatalf("%v; %d queries, %d before the stream", err, n.seen(mcbp.OpNoop), asked)
 	}
 }
 

@@ -164,12 +164,12 @@ func TestAManagerHasNoZone(t *testing.T) {
 	}
 	at.Zone = "1" // of the loopback interface, also by this number
 	f := open(t, Config{Managers: []string{at.String()}, Projector: projector.Config{KVTLS: &tls.Config{RootCAs: trusts}}})
-	if err := f.askManager(t.Context(), at.String()); err != nil {
+	if err := f.probeManager(t.Context(), at.String()); err != nil {
 		t.Error(err)
 	}
 	var other x509.HostnameError
 	f.cfg.Projector.KVTLS.ServerName = "other.example.org"
-	if err := f.askManager(t.Context(), at.String()); !errors.As(err, &other) {
+	if err := f.probeManager(t.Context(), at.String()); !errors.As(err, &other) {
 		t.Errorf("a manager that does not prove the name: %v", err)
 	}
 }

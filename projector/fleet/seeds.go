@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// seedPatience bounds the wait for one of the configured nodes.
-	seedPatience = 3 * time.Second
+	// seedTimeout bounds the wait for one of the configured nodes.
+	seedTimeout = 3 * time.Second
 	// seedRest is the time between two attempts to find one, seedKept between two checks whether the present one still
 	// answers.
 	seedRest = 2 * time.Second
@@ -75,7 +75,7 @@ func (f *Fleet) answering(ctx context.Context, have core.KVNode) (core.KVNode, e
 	for _, addr := range f.cfg.Managers {
 		all = append(all, core.KVNode{Name: addr, Addr: addr, Manager: addr})
 	}
-	if have.Name != "" && f.ask(ctx, have) == nil {
+	if have.Name != "" && f.probe(ctx, have) == nil {
 		return have, nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -86,7 +86,7 @@ func (f *Fleet) answering(ctx context.Context, have core.KVNode) (core.KVNode, e
 	}
 	answers := make(chan answer, len(all))
 	for i, n := range all {
-		go func() { answers <- answer{i, f.ask(ctx, n)} }()
+		go func() { answers <- answer{i, f.probe(ctx, n)} }()
 	}
 	errs := make([]error, len(all)) // in configured order: the message stays the same
 	for range all {
@@ -99,13 +99,13 @@ func (f *Fleet) answering(ctx context.Context, have core.KVNode) (core.KVNode, e
 	return core.KVNode{}, errors.Join(errs...)
 }
 
-// ask returns why a node, or a manager, does not answer; nil if it does.
-func (f *Fleet) ask(ctx context.Context, n core.KVNode) error {
-	ctx, cancel := context.WithTimeout(ctx, seedPatience)
+// probe returns why a node, or a manager, does not answer; nil if it does.
+func (f *Fleet) probe(ctx context.Context, n core.KVNode) error {
+	ctx, cancel := context.WithTimeout(ctx, seedTimeout)
 	defer cancel()
 	c := &f.cfg.Projector
 	if n.Manager != "" {
-		return f.askManager(ctx, n.Manager)
+		return f.probeManager(ctx, n.Manager)
 	}
 	password, err := c.Password, error(nil)
 	if c.ReadPassword != nil {
@@ -118,15 +118,15 @@ func (f *Fleet) ask(ctx context.Context, n core.KVNode) error {
 		return err
 	}
 	s, err := kvclient.Handshake(ctx, n.Addr, kvclient.Options{User: c.User, Password: password, TLS: encrypted,
-		Name: "tidemark:" + string(c.ID), DialTimeout: seedPatience})
+		Name: "tidemark:" + string(c.ID), DialTimeout: seedTimeout})
 	if err != nil {
 		return err
 	}
 	return s.Close()
 }
 
-// askManager accepts any answer: the bucket is not known yet, nor what the user may read.
-func (f *Fleet) askManager(ctx context.Context, addr string) error {
+// probeManager accepts any answer: the bucket is not known yet, nor what the user may read.
+func (f *Fleet) probeManager(ctx context.Context, addr string) error {
 	conf, err := f.cfg.Projector.TLSToKV()
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func (f *Fleet) askManager(ctx context.Context, addr string) error {
 	if conf != nil {
 		scheme = "https"
 	}
-	dial := (&net.Dialer{Timeout: seedPatience}).DialContext
+	dial := (&net.Dialer{Timeout: seedTimeout}).DialContext
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: dial,
 		// The end of the request does not reach the context that it is called with.
 		DialTLSContext: func(_ context.Context, network, addr string) (net.Conn, error) {

@@ -221,7 +221,7 @@ func (w *world) worker(ctx context.Context, seed uint64, vbs []uint16, rounds in
 				return err
 			}
 		case p == 1:
-			w.topic.Forget(vb)
+			w.topic.Drop(vb)
 			if err := begin(vb, s); err != nil {
 				return err
 			}
@@ -374,14 +374,14 @@ func TestNothingIsLostSilently(t *testing.T) {
 	}
 }
 
-// The same with smart throttling and an impatient judge. However often endpoints are dropped and resumed, no entry
+// The same with smart throttling and a strict judge. However often endpoints are dropped and resumed, no entry
 // remains that a dropped event would have removed, even of indexes partitioned by key (RT-10).
 func TestSmartThrottlingLosesNothingSilently(t *testing.T) {
 	t.Parallel()
 	for seed := uint64(1); seed <= (*chaosSeeds+1)/2; seed++ {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
-			runChaos(t, seed, router.Config{Smart: true, SlowWindow: 100 * time.Millisecond, SlowPatience: 5 * time.Millisecond})
+			runChaos(t, seed, router.Config{Smart: true, SlowWindow: 100 * time.Millisecond, SlowAfter: 5 * time.Millisecond})
 		})
 	}
 }

@@ -306,7 +306,7 @@ func (l *lane) stopDropping(s *laneVB) {
 	}
 }
 
-func (l *lane) forget(s *laneVB) {
+func (l *lane) leave(s *laneVB) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.turnSilently(s, nil, s.seqno)

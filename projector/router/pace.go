@@ -8,12 +8,12 @@ import (
 )
 
 // With smart throttling (RT-8) an endpoint is slow if, within the last SlowWindow, its full queues have held workers
-// back, or have been dropping, for SlowPatience in total. While at most half of the endpoints are slow, their data is
+// back, or have been dropping, for SlowAfter in total. While at most half of the endpoints are slow, their data is
 // dropped. If more are slow, all are throttled instead, and for another slowHolds windows: at the pace of the
 // slowest, the others would not look slow.
 const (
-	DefaultSlowWindow   = 2 * time.Second
-	DefaultSlowPatience = 100 * time.Millisecond
+	DefaultSlowWindow = 2 * time.Second
+	DefaultSlowAfter  = 100 * time.Millisecond
 
 	slowSlots = 20 // into which a window is divided
 	slowHolds = 5
@@ -60,18 +60,18 @@ func (p *pace) held() (sum time.Duration) {
 
 // judge decides which endpoints are slow, over all maintenance topics of a router. Its lock is a leaf.
 type judge struct {
-	smart    bool
-	slot     time.Duration
-	patience time.Duration
-	start    time.Time
+	smart     bool
+	slot      time.Duration
+	slowAfter time.Duration
+	start     time.Time
 
 	mu       sync.Mutex
 	nodes    map[index.NodeID]*pace
 	majority time.Duration // until then all are throttled, because more than half were slow
 }
 
-func newJudge(smart bool, window, patience time.Duration) *judge {
-	return &judge{smart: smart, slot: window / slowSlots, patience: patience, start: time.Now(),
+func newJudge(smart bool, window, slowAfter time.Duration) *judge {
+	return &judge{smart: smart, slot: window / slowSlots, slowAfter: slowAfter, start: time.Now(),
 		nodes: make(map[index.NodeID]*pace), majority: -1}
 }
 
@@ -124,8 +124,8 @@ func (j *judge) dropsAt(node index.NodeID, now time.Duration) (bool, time.Durati
 		return false, j.slot
 	}
 	p.count(now, j.slot)
-	if held := p.held(); held < j.patience {
-		return false, max(j.patience-held, time.Millisecond)
+	if held := p.held(); held < j.slowAfter {
+		return false, max(j.slowAfter-held, time.Millisecond)
 	}
 	if j.mostAt(now) {
 		return false, j.slot
@@ -138,7 +138,7 @@ func (j *judge) mostAt(now time.Duration) bool {
 	slow := 0
 	for _, p := range j.nodes {
 		p.count(now, j.slot)
-		if p.held() >= j.patience {
+		if p.held() >= j.slowAfter {
 			slow++
 		}
 	}
@@ -162,7 +162,7 @@ func (j *judge) resumesAt(node index.NodeID, now time.Duration) (bool, time.Dura
 		return true, 0
 	}
 	p.count(now, j.slot)
-	if p.held() < j.patience || j.mostAt(now) {
+	if p.held() < j.slowAfter || j.mostAt(now) {
 		return true, 0
 	}
 	return false, j.slot

@@ -23,7 +23,7 @@ func (j *judge) heldAt(node index.NodeID, from, to time.Duration) {
 }
 
 func testJudge(nodes ...index.NodeID) *judge {
-	j := newJudge(true, DefaultSlowWindow, DefaultSlowPatience)
+	j := newJudge(true, DefaultSlowWindow, DefaultSlowAfter)
 	for _, n := range nodes {
 		j.nodes[n] = &pace{lanes: 1}
 	}

@@ -91,12 +91,12 @@ type Config struct {
 	// block.
 	Sharers func() int
 	// Smart throttling of maintenance streams (RT-8); if false, any slow endpoint throttles.
-	Smart        bool
-	SlowWindow   time.Duration // 0: DefaultSlowWindow
-	SlowPatience time.Duration // 0: DefaultSlowPatience
-	CalmLinger   time.Duration // 0: DefaultCalmLinger
-	Dial         Dial          // nil: transport.Dial with TLS
-	TLS          *tls.Config   // of the connections; nil without TLS
+	Smart      bool
+	SlowWindow time.Duration // 0: DefaultSlowWindow
+	SlowAfter  time.Duration // 0: DefaultSlowAfter
+	CalmLinger time.Duration // 0: DefaultCalmLinger
+	Dial       Dial          // nil: transport.Dial with TLS
+	TLS        *tls.Config   // of the connections; nil without TLS
 	// Refused is called for a document whose keys in an index are too large to be sent; may be nil.
 	Refused    func(id index.ID, ev *keyversion.Event)
 	Logger     hclog.Logger
@@ -126,10 +126,10 @@ func New(cfg Config) (*Router, error) {
 	setDefault(&cfg.QueueBytes, DefaultQueueBytes)
 	setDefault(&cfg.ReservedBytes, DefaultReservedBytes)
 	setDefault(&cfg.SlowWindow, DefaultSlowWindow)
-	setDefault(&cfg.SlowPatience, DefaultSlowPatience)
+	setDefault(&cfg.SlowAfter, DefaultSlowAfter)
 	setDefault(&cfg.CalmLinger, DefaultCalmLinger)
-	if cfg.SlowWindow < slowSlots || cfg.SlowPatience <= 0 || cfg.SlowPatience > cfg.SlowWindow/2 {
-		return nil, fmt.Errorf("%w: slow after %s of %s; want more than 0 and at most half", ErrTopic, cfg.SlowPatience,
+	if cfg.SlowWindow < slowSlots || cfg.SlowAfter <= 0 || cfg.SlowAfter > cfg.SlowWindow/2 {
+		return nil, fmt.Errorf("%w: slow after %s of %s; want more than 0 and at most half", ErrTopic, cfg.SlowAfter,
 			cfg.SlowWindow)
 	}
 	if cfg.Connections < 1 || cfg.Connections > MaxConnections {
@@ -140,7 +140,7 @@ func New(cfg Config) (*Router, error) {
 			return transport.Dial(ctx, addr, hello, transport.Options{TLS: cfg.TLS, OnAck: onAck, Dial: rpc.Dial})
 		}
 	}
-	r := &Router{cfg: cfg, judge: newJudge(cfg.Smart, cfg.SlowWindow, cfg.SlowPatience), open: make(map[topicKey]*Topic),
+	r := &Router{cfg: cfg, judge: newJudge(cfg.Smart, cfg.SlowWindow, cfg.SlowAfter), open: make(map[topicKey]*Topic),
 		total: make(map[endpointKey]Stats)}
 	if cfg.Registerer != nil {
 		if err := cfg.Registerer.Register(collector{r}); err != nil {

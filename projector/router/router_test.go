@@ -191,10 +191,10 @@ func TestReconnectResumesAtTheAcknowledgedPosition(t *testing.T) {
 	f.tap.expect(t, "n1", again...)
 	f.tap.ackAll("n1")
 	f.must(f.topic.Drain(t.Context()))
-	f.topic.Forget(0)
+	f.topic.Drop(0)
 	f.must(f.topic.End(t.Context(), 1, 50, 0, nil))
 	f.must(f.topic.Drain(t.Context()))
-	// Nothing is repeated for a vbucket that was forgotten or has ended.
+	// Nothing is repeated for a vbucket that was dropped or has ended.
 	f.begin(0, 3, v, 60)
 	f.tap.await(t, func() bool { return strings.Contains(f.tap.script("n1"), "STREAM_BEGIN vb0 i3 60 after 60 [11]") },
 		func() string { return f.tap.script("n1") })
@@ -277,7 +277,7 @@ func TestUnreachableEndpointDelaysNoOther(t *testing.T) {
 	f.must(f.topic.End(t.Context(), 2, n, 0, nil))
 	f.begin(3, 2, v, n+7)
 	f.must(f.topic.Switch(t.Context(), 1, view(t, 2, one(1, 1, 2), one(2, 1)), n))
-	f.topic.Forget(4)
+	f.topic.Drop(4)
 	if b := f.r.Stats(); len(b) == 0 || slices.ContainsFunc(b, func(s router.EndpointStats) bool {
 		return s.Node == 1 &&
 			s.QueueBytes > 400<<10
@@ -569,7 +569,7 @@ func TestWrongUse(t *testing.T) {
 			t.Errorf("%s before begin: %v", what, err)
 		}
 	}
-	f.topic.Forget(1)
+	f.topic.Drop(1)
 	f.begin(1, 1, v, 0)
 	if err := f.topic.Mutation(ctx, 1, doc(1, "a", "x", "y")); !errors.Is(err, router.ErrView) {
 		t.Errorf("keys of two indexes for a view of one: %v", err)

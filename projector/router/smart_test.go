@@ -106,7 +106,7 @@ func TestSlowMajorityThrottles(t *testing.T) {
 	f.tap.set(f.tap.hold, "n1", true)
 	f.tap.set(f.tap.hold, "n2", true)
 	seqno := uint64(0)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // much more than the judge's patience
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // much more than the judge allows
 	defer cancel()
 	for ctx.Err() == nil {
 		if seqno++; seqno > 1000 {
@@ -135,7 +135,7 @@ func TestSlowMajorityThrottles(t *testing.T) {
 
 func tailOf(s string) string { return s[max(0, len(s)-300):] }
 
-// A stopped endpoint whose vbuckets are forgotten, and one that leaves, no longer count.
+// A stopped endpoint whose vbuckets are dropped, and one that leaves, no longer count.
 func TestSlowEndpointsThatLeaveCountNoMore(t *testing.T) {
 	t.Parallel()
 	f, _ := smartFixture(t, 1, 1, 2)

@@ -273,15 +273,15 @@ func (t *Topic) finish(ctx context.Context, vb uint16, last uint64, how func(*co
 	return first
 }
 
-// Forget drops a vbucket whose stream was lost: nothing is sent, and its StreamBegin is no longer repeated. It does
+// Drop drops a vbucket whose stream was lost: nothing is sent, and its StreamBegin is no longer repeated. It does
 // nothing for a vbucket that has not begun.
-func (t *Topic) Forget(vb uint16) {
+func (t *Topic) Drop(vb uint16) {
 	s, err := t.begun(vb)
 	if err != nil {
 		return
 	}
 	for i := range s.targets {
-		s.targets[i].lane.forget(s.targets[i].vb)
+		s.targets[i].lane.leave(s.targets[i].vb)
 		t.release(s.targets[i].lane, false)
 	}
 	*s = vbucket{}

@@ -77,7 +77,7 @@ func (t *tries) failed(key tryKey, err error, now time.Time, after time.Duration
 	x := t.all[key]
 	if x == nil || x.over(now) {
 		if len(t.all) >= maxTries {
-			t.forget(now)
+			t.prune(now)
 		}
 		if len(t.all) >= maxTries {
 			return
@@ -107,7 +107,7 @@ func (t *tries) drop(key tryKey) {
 	delete(t.all, key)
 }
 
-func (t *tries) forget(now time.Time) {
+func (t *tries) prune(now time.Time) {
 	maps.DeleteFunc(t.all, func(_ tryKey, x *try) bool { return x.over(now) })
 }
 
@@ -129,7 +129,7 @@ func (t *tries) oldest(now time.Time) (all []Unreached) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.forget(now)
+	t.prune(now)
 	at := make(map[endpoint]tryKey, len(t.all))
 	for k, x := range t.all {
 		to := endpoint{k.node, k.addr}

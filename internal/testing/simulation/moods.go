@@ -71,7 +71,7 @@ func (s *Sim) at(k *branch) core.At {
 
 // ask sends a stream request to KV until it is decided. It returns the decision and KV's last answer.
 func (s *Sim) ask(k *branch, r *core.Start) (next core.Next, answer core.Answer) {
-	for next = core.AskAgain; next == core.AskAgain || next == core.AskLater; next = r.Answered(answer, true) {
+	for next = core.RequestAgain; next == core.RequestAgain || next == core.RequestLater; next = r.Answered(answer, true) {
 		answer = s.answer(k, r)
 	}
 	return next, answer
@@ -86,7 +86,7 @@ func (s *Sim) answer(k *branch, r *core.Start) core.Answer {
 		}
 		return core.Answer{Verdict: core.Exists, Detail: "there is a stream already"}
 	}
-	if !k.admit(r.Want.Seqno, r.Want.Window, r.Asked, s.mix[oldPurges]) {
+	if !k.admit(r.Want.Seqno, r.Want.Window, r.Branch, s.mix[oldPurges]) {
 		return core.Answer{Verdict: core.RollsBack}
 	}
 	return core.Answer{Verdict: core.Consents, Log: k.fl}

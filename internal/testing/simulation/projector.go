@@ -492,9 +492,9 @@ func (s *Sim) pump(p int, b *kvBucket, v int) {
 // It reports whether BEGIN is to be sent again.
 func (s *Sim) mark(k *dcp, st *core.Stream) bool {
 	what := st.Mark(k.window.End)
-	if what == core.Asks {
+	if what == core.NeedsPurge {
 		at := s.at(k.branch)
-		what, st.Waits = st.Forgot(at.Purge, at.PurgeKnown), false
+		what, st.Waits = st.Purged(at.Purge, at.PurgeKnown), false
 	}
 	return what == core.Begins
 }

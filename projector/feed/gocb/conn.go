@@ -250,7 +250,8 @@ func (c credentials) Certificate(gocbcore.AuthCertRequest) (*tls.Certificate, er
 
 func (c credentials) Credentials(r gocbcore.AuthCredsRequest) ([]gocbcore.UserPassPair, error) {
 	if r.Service != gocbcore.MemdService && !c.trusts(r.Endpoint) {
-		return []gocbcore.UserPassPair{{}}, nil // gocbcore asks all managers in a map; this one refuses, and it asks the next
+		// gocbcore queries all managers in a map; this one refuses, and it queries the next
+		return []gocbcore.UserPassPair{{}}, nil
 	}
 	return []gocbcore.UserPassPair{{Username: c.user, Password: c.password}}, nil
 }

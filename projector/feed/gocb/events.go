@@ -49,15 +49,15 @@ func (s *stream) Expiration(m gocbcore.DcpExpiration) {
 
 // End queues the end that the node has sent. Any other end is that of the connection.
 func (s *stream) End(_ gocbcore.DcpStreamEnd, err error) {
-	reason, said := endReason(err)
-	s.forget()
+	reason, known := endReason(err)
+	s.unregister()
 	c := s.c
 	c.mu.Lock()
 	dropped := s.abandoned
 	c.mu.Unlock()
 	switch {
 	case dropped:
-	case said:
+	case known:
 		c.add(s, feed.Event{Kind: feed.StreamEnd, EndReason: reason}, mcbp.HeaderSize+4, false)
 	default:
 		c.fail(fmt.Errorf("%w: DCP connection %q to %s: %w", feed.ErrClosed, c.conf.Name, c.conf.Addr, err))

@@ -12,7 +12,7 @@ import (
 type nodeMap struct {
 	token  chan struct{} // capacity 1: its holder may use the other fields
 	config *mcbp.ClusterConfig
-	asked  time.Time
+	at     time.Time
 	vain   vain
 	stale  time.Time // since when gocbcore's map differs from config; zero if it does not
 }
@@ -40,12 +40,12 @@ func (m *nodeMap) unlock() { <-m.token }
 // returned without another query: otherwise, with a node that does not answer, each of many requests would wait for
 // all earlier ones.
 func (m *nodeMap) renew(ctx context.Context, came time.Time,
-	ask func(context.Context) (*mcbp.ClusterConfig, error)) error {
+	query func(context.Context) (*mcbp.ClusterConfig, error)) error {
 	if m.vain.err != nil && m.vain.began.After(came) {
 		return m.vain.err
 	}
 	m.vain.began = time.Now()
-	config, err := ask(ctx)
+	config, err := query(ctx)
 	if m.vain.err = err; ctx.Err() != nil {
 		m.vain.err = nil // the caller's context ended, which concerns no other caller
 	}
@@ -55,7 +55,7 @@ func (m *nodeMap) renew(ctx context.Context, came time.Time,
 	if m.config == nil || m.config.Rev != config.Rev || m.config.RevEpoch != config.RevEpoch {
 		m.stale = time.Time{}
 	}
-	m.config, m.asked = config, time.Now()
+	m.config, m.at = config, time.Now()
 	return nil
 }
 

@@ -86,7 +86,7 @@ func (s *stream) begin(log timestamp.FailoverLog) error {
 	if snapshot, err := s.c.agent.ConfigSnapshot(); err == nil {
 		if node, err := snapshot.VbucketToServer(s.vbucket, 0); err == nil && node != s.node {
 			s.c.mu.Lock()
-			s.abandoned = true // its events may come before the caller learns of the error
+			s.abandoned = true // its events may come before the caller has the error
 			s.c.mu.Unlock()
 			return errMoved
 		}
@@ -126,18 +126,18 @@ func (c *Conn) CloseStream(ctx context.Context, vbucket uint16) error {
 			return c.agent.CloseStream(vbucket, gocbcore.CloseStreamOptions{}, func(err error) { done(err) })
 		}))
 	if err == nil || errors.Is(err, feed.ErrNoStream) { // the node may not have reported its end
-		have.forget() // its last events may still arrive
+		have.unregister() // its last events may still arrive
 	}
 	return err
 }
 
-// HasStream asks the node whether it still has the vbucket's stream: see feed.Feed.
+// HasStream queries whether the node still has the vbucket's stream: see feed.Feed.
 func (c *Conn) HasStream(ctx context.Context, vbucket uint16) (bool, error) {
 	if _, err := c.owned(ctx, vbucket); err != nil {
 		return feed.StreamThere(err)
 	}
 	req, ignored := feed.IdleRequest(vbucket), &stream{c: c, vbucket: vbucket, id: c.NewStreamID(), abandoned: true}
-	err := c.await(ctx, "asking for a stream", func(done func(error)) (gocbcore.PendingOp, error) {
+	err := c.await(ctx, "querying a stream", func(done func(error)) (gocbcore.PendingOp, error) {
 		return c.agent.OpenStream(vbucket, memd.DcpStreamAddFlag(mcbp.StreamActiveOnly), gocbcore.VbUUID(req.VBUUID),
 			gocbcore.SeqNo(req.Start), gocbcore.SeqNo(req.End),
 			gocbcore.SeqNo(req.SnapStart), gocbcore.SeqNo(req.SnapEnd), ignored, gocbcore.OpenStreamOptions{},
@@ -146,8 +146,8 @@ func (c *Conn) HasStream(ctx context.Context, vbucket uint16) (bool, error) {
 	return feed.StreamThere(c.convertError(mcbp.OpDCPStreamReq, vbucket, err))
 }
 
-// forget unregisters the stream, so that another of its vbucket can be opened.
-func (s *stream) forget() {
+// unregister unregisters the stream, so that another of its vbucket can be opened.
+func (s *stream) unregister() {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	if s.c.streams[s.vbucket] == s {
@@ -161,7 +161,7 @@ func (c *Conn) FailoverLog(ctx context.Context, vbucket uint16) (timestamp.Failo
 		return nil, fmt.Errorf("vbucket %d: %w", vbucket, err)
 	}
 	var log timestamp.FailoverLog
-	err := c.await(ctx, "asking for a failover log", func(done func(error)) (gocbcore.PendingOp, error) {
+	err := c.await(ctx, "requesting a failover log", func(done func(error)) (gocbcore.PendingOp, error) {
 		return c.agent.GetFailoverLog(vbucket, func(entries []gocbcore.FailoverEntry, err error) {
 			if err == nil {
 				log = convert(entries)
@@ -180,7 +180,7 @@ func (c *Conn) FailoverLogs(ctx context.Context, vbuckets []uint16) []feed.Strea
 	return feed.LogEach(ctx, c, vbuckets)
 }
 
-// Branches asks, over the control connection, which takes many queries at once, for the position of each vbucket on
+// Branches queries, over the control connection, which takes many queries at once, the position of each vbucket on
 // the branch that the caller expects. If no branch is expected, or the node does not know it, the failover log is
 // read instead.
 func (c *Conn) Branches(ctx context.Context, vbuckets []uint16, known func(uint16) uint64) []feed.Branch {
@@ -193,7 +193,7 @@ func (c *Conn) Branches(ctx context.Context, vbuckets []uint16, known func(uint1
 	}
 	answers := make([]feed.Branch, len(vbuckets))
 	got := make(chan answer, len(vbuckets))
-	asked := 0
+	sent := 0
 	for i, vb := range vbuckets {
 		expected := known(vb)
 		if expected == 0 {
@@ -206,14 +206,15 @@ func (c *Conn) Branches(ctx context.Context, vbuckets []uint16, known func(uint1
 			answers[i].Err = err
 			continue
 		}
-		asked++
+		sent++
 	}
-	for range asked {
+	for range sent {
 		select {
 		case a := <-got:
 			answers[a.at] = a.is
 		case <-ctx.Done():
-			return slices.Repeat([]feed.Branch{{Err: fmt.Errorf("asking %s for branches: %w", c.conf.Addr, context.Cause(ctx))}},
+			return slices.Repeat([]feed.Branch{{Err: fmt.Errorf("querying %s for branches: %w", c.conf.Addr,
+				context.Cause(ctx))}},
 				len(vbuckets))
 		}
 	}
@@ -314,7 +315,7 @@ func (c *Conn) owned(ctx context.Context, vbucket uint16) (node int, err error) 
 		return 0, err
 	}
 	defer m.unlock()
-	if m.config == nil || time.Since(m.asked) > mapAge || c.agentRev() != m.config.Rev {
+	if m.config == nil || time.Since(m.at) > mapAge || c.agentRev() != m.config.Rev {
 		if err := m.renew(ctx, came, c.ClusterConfig); err != nil {
 			return 0, err
 		}
@@ -339,7 +340,7 @@ func (c *Conn) staleError(rev int64) error {
 		m.stale = time.Now()
 	}
 	if time.Since(m.stale) < c.conf.DeadAfter {
-		return fmt.Errorf("%w: gocbcore's map is %d, the node's is %d: ask again", feed.ErrTemporary, rev, m.config.Rev)
+		return fmt.Errorf("%w: gocbcore's map is %d, the node's is %d: try again", feed.ErrTemporary, rev, m.config.Rev)
 	}
 	err := fmt.Errorf("%w: gocbcore has kept map %d for %v although the node's is %d", feed.ErrClosed, rev,
 		c.conf.DeadAfter, m.config.Rev)
@@ -356,8 +357,8 @@ func (c *Conn) agentRev() int64 {
 	return snapshot.RevID()
 }
 
-// ask sends a request over the control connection.
-func (c *Conn) ask(ctx context.Context, req mcbp.Frame) (mcbp.Frame, error) {
+// request sends a request over the control connection.
+func (c *Conn) request(ctx context.Context, req mcbp.Frame) (mcbp.Frame, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.conf.RequestTimeout, fmt.Errorf("%w: %v at %s", feed.ErrTimeout, req.Op,
 		c.conf.Addr))
 	defer cancel()
@@ -373,7 +374,7 @@ func (c *Conn) ask(ctx context.Context, req mcbp.Frame) (mcbp.Frame, error) {
 
 // HighSeqnos returns the high seqnos of the node's active vbuckets.
 func (c *Conn) HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
-	f, err := c.ask(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetAllVBSeqnos, 0, 0),
+	f, err := c.request(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetAllVBSeqnos, 0, 0),
 		Extras: mcbp.AppendVBSeqnosRequest(nil, mcbp.VBucketActive)})
 	if err != nil {
 		return nil, err
@@ -383,7 +384,7 @@ func (c *Conn) HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
 
 // ClusterConfig returns the node's present cluster map.
 func (c *Conn) ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error) {
-	f, err := c.ask(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetClusterConfig, 0, 0)})
+	f, err := c.request(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetClusterConfig, 0, 0)})
 	return c.conf.MapOf(ctx, f, err)
 }
 
@@ -392,7 +393,7 @@ func (c *Conn) Manifest(ctx context.Context) (*mcbp.Manifest, error) {
 	if !c.control.Granted(mcbp.FeatureCollections) {
 		return nil, fmt.Errorf("%w: %s has no collections", feed.ErrNotSupported, c.conf.Addr)
 	}
-	f, err := c.ask(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetCollectionsManifest, 0, 0)})
+	f, err := c.request(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetCollectionsManifest, 0, 0)})
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 
 // Temporarily refused queries are repeated, only these, and a limited number of times; other answers stay as they
 // are.
-func TestAskEach(t *testing.T) {
+func TestQueryEach(t *testing.T) {
 	t.Parallel()
 	lost := errors.New("lost")
 	type answer struct {
@@ -23,7 +23,7 @@ func TestAskEach(t *testing.T) {
 		err error
 	}
 	run := func(ctx context.Context, refusals map[uint16]int, fatal uint16) (out []answer, asked [][]uint16) {
-		out = askEach(ctx, []uint16{4, 5, 6}, func(vbs []uint16) (out []answer) {
+		out = queryEach(ctx, []uint16{4, 5, 6}, func(vbs []uint16) (out []answer) {
 			asked = append(asked, slices.Clone(vbs))
 			for _, vb := range vbs {
 				switch {
@@ -44,7 +44,7 @@ func TestAskEach(t *testing.T) {
 		!errors.Is(out[0].err, lost) || out[1] != (answer{n: 5}) || out[2] != (answer{n: 6}) {
 		t.Errorf("%v after %v", out, asked)
 	}
-	if out, asked := run(t.Context(), map[uint16]int{5: 1000}, 0); len(asked) != 1+askAgainTimes ||
+	if out, asked := run(t.Context(), map[uint16]int{5: 1000}, 0); len(asked) != 1+retryTimes ||
 		!errors.Is(out[1].err, feed.ErrTemporary) || out[0].n != 4 || out[2].n != 6 {
 		t.Errorf("%v after %v", out, asked)
 	}
@@ -89,7 +89,7 @@ func TestLogsDespiteTemporaryRefusals(t *testing.T) {
 				},
 			} {
 				n := 0
-				for range tries { // the question before, which is of all vbuckets, may be refused too
+				for range tries { // the query before, which is of all vbuckets, may be refused too
 					if n, err = ask(); n == many {
 						break
 					}
