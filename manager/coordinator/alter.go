@@ -237,7 +237,7 @@ func (c *Coordinator) keeps(ctx context.Context, l *term, x *statecontext.Index,
 	}
 	return c.untilKnown(ctx, func(bool) error {
 		q := &core.LackingQuery{Index: x, Drop: body.Drop, Reply: make(chan core.Lacking, 1)}
-		lacks, err := ask(ctx, l, "copies of the other replicas", q, q.Reply)
+		lacks, err := query(ctx, l, "copies of the other replicas", q, q.Reply)
 		if err != nil {
 			return err
 		}

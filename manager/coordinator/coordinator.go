@@ -114,12 +114,12 @@ const (
 	inboxLength = 4096
 	// tick is the interval of timed duties.
 	tick = 20 * time.Millisecond
-	// sendsAtOnce is the number of buckets for which a component carries out commands at once, and of questions about a
+	// sendsAtOnce is the number of buckets for which a component carries out commands at once, and of queries about a
 	// projector's KV node, in addition to hangAtOnce that have taken longer than firstTry: a bucket for which KV does
 	// not answer, or that is being restored, delays the others no longer than that.
 	sendsAtOnce = 4
 	hangAtOnce  = 60
-	// CallsAtOnce is the number of calls to one component that a leader may have in flight: commands, questions, and one
+	// CallsAtOnce is the number of calls to one component that a leader may have in flight: commands, queries, and one
 	// per other lane.
 	CallsAtOnce = 2*(sendsAtOnce+hangAtOnce) + 4
 	// commandRetries is how often a command is resent at once after a command of another lane overtook it.

@@ -156,7 +156,7 @@ func TestNewLeaderAdopts(t *testing.T) {
 				func() bool { return w.log.State().Bucket("world").Stability.Number > number })
 			for _, p := range []*fakeProjector{p1, p2} {
 				if starts, stops := p.counts(); starts != vbuckets/2 || stops != 0 {
-					t.Fatalf("round %d: %s was asked for %d streams and %d stops", round, p.id, starts, stops)
+					t.Fatalf("round %d: %s got requests for %d streams and %d stops", round, p.id, starts, stops)
 				}
 			}
 		}
@@ -186,7 +186,7 @@ func TestProjectorRestarts(t *testing.T) {
 		p1 := w.projector("p1")
 		w.until("streams are back", 6*time.Second, func() bool { starts, _ := p1.counts(); return starts == vbuckets/2 })
 		if starts, _ := p2.counts(); starts != vbuckets/2 {
-			t.Errorf("p2 was asked for %d streams, it had %d all the time", starts, vbuckets/2)
+			t.Errorf("p2 got requests for %d streams, it had %d all the time", starts, vbuckets/2)
 		}
 		p1.mu.Lock()
 		for v, s := range p1.streams["world"] {
@@ -318,46 +318,46 @@ func TestDDLErrors(t *testing.T) {
 		def := func(name, bucket, expr string) index.Definition {
 			return index.Definition{Name: name, Bucket: bucket, Keys: []index.KeyExpr{{Expr: expr}}, Partitions: 1}
 		}
-		ask := func(d index.Definition) error {
+		create := func(d index.Definition) error {
 			_, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: d})
 			return err
 		}
 		began := time.Now()
-		if err := ask(def("a", "world", "name")); !errors.Is(err, ErrNoProjector) ||
+		if err := create(def("a", "world", "name")); !errors.Is(err, ErrNoProjector) ||
 			time.Since(began) < core.DefaultSettings().ProjectorWait {
 			t.Errorf("no projector, after %v: %v", time.Since(began), err)
 		}
 		w.projector("p1")
 		time.Sleep(time.Second)
-		if err := ask(def("a", "nowhere", "name")); !errors.Is(err, core.ErrUnknownBucket) ||
+		if err := create(def("a", "nowhere", "name")); !errors.Is(err, core.ErrUnknownBucket) ||
 			!strings.Contains(err.Error(), `"nowhere"`) {
 			t.Errorf("unknown bucket: %v", err)
 		}
-		if err := ask(def("a", "wide", "name")); !errors.Is(err, ErrVBuckets) || !strings.Contains(err.Error(), "8192") {
+		if err := create(def("a", "wide", "name")); !errors.Is(err, ErrVBuckets) || !strings.Contains(err.Error(), "8192") {
 			t.Errorf("a bucket of more vbuckets than there can be: %v", err)
 		}
-		if err := ask(def("a", "world", "name")); !errors.Is(err, rebalance.ErrTooFewNodes) {
+		if err := create(def("a", "world", "name")); !errors.Is(err, rebalance.ErrTooFewNodes) {
 			t.Errorf("no indexer: %v", err)
 		}
 		w.indexer("i1")
 		time.Sleep(time.Second)
 		d := def("a", "world", "name")
 		d.Replicas = 1
-		if err := ask(d); !errors.Is(err, rebalance.ErrTooFewNodes) {
+		if err := create(d); !errors.Is(err, rebalance.ErrTooFewNodes) {
 			t.Errorf("too many replicas: %v", err)
 		}
 		d = def("a", "world", "name")
 		d.Nodes = []string{"i7"}
-		if err := ask(d); !errors.Is(err, rebalance.ErrUnknownNode) {
+		if err := create(d); !errors.Is(err, rebalance.ErrUnknownNode) {
 			t.Errorf("unknown node: %v", err)
 		}
-		if err := ask(def("a", "world", "name +")); !errors.Is(err, expression.ErrSyntax) {
+		if err := create(def("a", "world", "name +")); !errors.Is(err, expression.ErrSyntax) {
 			t.Errorf("syntax: %v", err)
 		}
-		if err := ask(def("a", "world", "name")); err != nil {
+		if err := create(def("a", "world", "name")); err != nil {
 			t.Fatal(err)
 		}
-		if err := ask(def("a", "world", "name")); !errors.Is(err, errcode.NameExists) {
+		if err := create(def("a", "world", "name")); !errors.Is(err, errcode.NameExists) {
 			t.Errorf("twice: %v", err)
 		}
 		o, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: def("a", "world", "name"), IfNotExists: true})
@@ -374,7 +374,7 @@ func TestDDLErrors(t *testing.T) {
 			t.Errorf("the same request again: %+v and %+v, %v", first, second, err)
 		}
 		w.depose()
-		if err := ask(def("c", "world", "name")); !errors.Is(err, ErrNotLeading) {
+		if err := create(def("c", "world", "name")); !errors.Is(err, ErrNotLeading) {
 			t.Errorf("not leading: %v", err)
 		}
 		w.lead()
@@ -531,16 +531,16 @@ func TestPromotionsForScansAreNotDelayed(t *testing.T) {
 				}
 			}
 		}
-		set(b.ID, func(n *fakeIndexer) { n.owes = true })
+		set(b.ID, func(n *fakeIndexer) { n.withholds = true })
 		if took := scans(); took > 2*usual {
-			t.Errorf("scans took %v while an indexer of another bucket owes acknowledgements, %v before", took, usual)
+			t.Errorf("scans took %v while an indexer of another bucket withholds acknowledgements, %v before", took, usual)
 		}
-		set(b.ID, func(n *fakeIndexer) { n.owes = false })
+		set(b.ID, func(n *fakeIndexer) { n.withholds = false })
 		set(a.ID, func(n *fakeIndexer) { n.builds = true })
 		if took := scans(); took > 2*usual {
 			t.Errorf("scans took %v while copies are being built, %v before", took, usual)
 		}
-		set(a.ID, func(n *fakeIndexer) { n.builds, n.owes = false, true })
+		set(a.ID, func(n *fakeIndexer) { n.builds, n.withholds = false, true })
 		ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
 		defer cancel()
 		began := time.Now()
@@ -553,13 +553,13 @@ func TestPromotionsForScansAreNotDelayed(t *testing.T) {
 			}
 		}
 		if took := time.Since(began); took < core.DefaultSettings().Pacer.Hurried {
-			t.Errorf("three promotions took %v, though an indexer owes them: they are not paced", took)
+			t.Errorf("three promotions took %v, though an indexer withholds them: they are not paced", took)
 		}
 	})
 }
 
 // TestSyncOfAProjectorThatRestarts restarts a projector while a SYNC is in flight, whose answer is lost with the
-// process. Its successor must be asked all the same, in the same term.
+// process. Its successor must be queried all the same, in the same term.
 func TestSyncOfAProjectorThatRestarts(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -592,7 +592,7 @@ func TestSyncOfAProjectorThatRestarts(t *testing.T) {
 			w.until("a SYNC is on its way", 20*time.Second, asked(p))
 			p.kill()
 			p = w.projector("p2")
-			w.until("the new process is asked", 20*time.Second, asked(p))
+			w.until("the new process is queried", 20*time.Second, asked(p))
 		}
 		cancel()
 		<-ended
@@ -658,7 +658,7 @@ func TestStabilizeAcrossFailover(t *testing.T) {
 			t.Errorf("KV's present after a failover: %+v, %v", s.Vector, err)
 		}
 		if before.VBUUID != 1003 {
-			t.Errorf("the question came too late to show anything: %v was stable", before)
+			t.Errorf("the query came too late to show anything: %v was stable", before)
 		}
 		if err := <-lost; !errors.Is(err, core.ErrTokenLost) {
 			t.Errorf("a write that was lost: %v", err)
@@ -730,7 +730,7 @@ func TestStabilizeOfAnEmptiedVBucket(t *testing.T) {
 		if s, err := w.leader().Stabilize(w.ctx, "world", need); err != nil || s.Vector.Seqnos[3] != 0 {
 			t.Errorf("%v, %v", s.Vector, err)
 		}
-		// It was created anew once more after the scan asked KV: the scan's branch is unknown everywhere, and cannot come
+		// It was created anew once more after the scan queried KV: the scan's branch is unknown everywhere, and cannot come
 		// back.
 		need.Set(3, timestamp.Position{VBUUID: 3003})
 		w.mu.Lock()
@@ -985,7 +985,7 @@ func TestRollback(t *testing.T) {
 }
 
 // TestRollbackWithoutANode lets a KV node hang and be failed over. Its projector is alive, reports that its streams
-// run, and cannot ask the node; it reports that, or waits for the node. The rollback must begin although no stream
+// run, and cannot query the node; it reports that, or waits for the node. The rollback must begin although no stream
 // has ended and no scan waits, and must not wait for it.
 func TestRollbackWithoutANode(t *testing.T) {
 	for _, tc := range []struct {
@@ -995,7 +995,7 @@ func TestRollbackWithoutANode(t *testing.T) {
 	}{
 		{"the projector says that its node is silent", true, false, time.Second},
 		{"the projector waits for its node", true, true, 2 * time.Second},
-		{"no watcher, a scan asks", false, true, 4 * time.Second},
+		{"no watcher, a scan needs it", false, true, 4 * time.Second},
 	} {
 		inWorld(t, func(w *world) {
 			w.looks = tc.looks
@@ -1106,7 +1106,7 @@ func TestRollbackBesideAHungIndexer(t *testing.T) {
 
 // TestIdleBucketAfterARecovery checks a recovery, which skips numbers of stability timestamps and of rollbacks.
 // Indexers hold the vector of an idle bucket under its old numbers, and must be sent the new ones although nothing is
-// written, as scans ask for them. Later writes are promoted.
+// written, as scans request them. Later writes are promoted.
 func TestIdleBucketAfterARecovery(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -1194,7 +1194,7 @@ func TestSilentTakeover(t *testing.T) {
 			func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[0] == 15 })
 		t.Logf("noticed and repaired after %v", took)
 		if starts, _ := w.projectors["http://p2"].counts(); starts != vbuckets/2+1 {
-			t.Errorf("p2 was asked for %d streams", starts)
+			t.Errorf("p2 got requests for %d streams", starts)
 		}
 	})
 }

@@ -23,7 +23,7 @@ import (
 var (
 	// ErrVBuckets is wrapped when a bucket has more vbuckets than timestamp.MaxVBuckets.
 	ErrVBuckets = errors.New("too many vbuckets")
-	// ErrNoProjector is wrapped when no projector could tell whether a bucket exists.
+	// ErrNoProjector is wrapped when no projector could determine whether a bucket exists.
 	ErrNoProjector = errors.New("no projector could check whether KV has the bucket")
 	// ErrUnknownCollection is wrapped when KV has no such collection.
 	ErrUnknownCollection = errors.New("no such collection")
@@ -258,7 +258,7 @@ func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Out
 	return os, nil
 }
 
-// findAgain asks the projectors about the deleted buckets of the indexes to build, once each: a re-created bucket is
+// findAgain queries the projectors about the deleted buckets of the indexes to build, once each: a re-created bucket is
 // not announced, and checkBuckets skips buckets that are gone. If a bucket still does not exist, or an index does not
 // have the requested version, Apply refuses the request. Registering a bucket changes the reasons of its indexes: an
 // IfMatch of the version before is then updated to the new one. If the build is not proposed after that, a retry with
@@ -268,12 +268,12 @@ func (c *Coordinator) findAgain(ctx context.Context, l *term, req *BuildRequest)
 	if _, known := recalled(s, req.Request); known {
 		return nil
 	}
-	asked := make(map[string]bool)
+	checked := make(map[string]bool)
 	for _, x := range req.targets(s) {
-		if asked[x.Definition.Bucket] || !core.BucketGone(s, &x.Definition) {
+		if checked[x.Definition.Bucket] || !core.BucketGone(s, &x.Definition) {
 			continue
 		}
-		asked[x.Definition.Bucket] = true
+		checked[x.Definition.Bucket] = true
 		b, err := c.findBucket(ctx, l, x.Definition.Bucket)
 		err = definite(err)
 		if errors.Is(err, core.ErrUnknownBucket) {
@@ -290,13 +290,13 @@ func (c *Coordinator) findAgain(ctx context.Context, l *term, req *BuildRequest)
 	return nil
 }
 
-// findBucket returns a bucket from the state, or asks the projectors and registers it.
+// findBucket returns a bucket from the state, or queries the projectors and registers it.
 func (c *Coordinator) findBucket(ctx context.Context, l *term, name string) (*statecontext.Bucket, error) {
 	s := c.cfg.Consensus.State()
 	if b := s.Bucket(name); b != nil && !b.Gone {
 		return b, nil // its existence is checked at intervals
 	}
-	found, err := c.askBucketSoon(ctx, &wire.BucketRequest{Bucket: name})
+	found, err := c.queryBucketSoon(ctx, &wire.BucketRequest{Bucket: name})
 	if err != nil {
 		return nil, err
 	}
@@ -313,23 +313,23 @@ func (c *Coordinator) findBucket(ctx context.Context, l *term, name string) (*st
 	return b, nil
 }
 
-// askBucketSoon is like askBucket, and waits up to ProjectorWait for a first projector, or for one to be reachable.
+// queryBucketSoon is like queryBucket, and waits up to ProjectorWait for a first projector, or for one to be reachable.
 // If a projector reports a reason why it cannot answer, it does not wait, except for a projector that was started anew
 // and has not registered yet.
-func (c *Coordinator) askBucketSoon(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
-	patience, cancel := context.WithTimeout(ctx, c.cfg.Settings.ProjectorWait)
+func (c *Coordinator) queryBucketSoon(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
+	waiting, cancel := context.WithTimeout(ctx, c.cfg.Settings.ProjectorWait)
 	defer cancel()
 	tick := time.NewTicker(projectorPause)
 	defer tick.Stop()
 	for {
-		found, err := c.askBucket(ctx, req)
+		found, err := c.queryBucket(ctx, req)
 		var problem *rpc.Problem
 		if !errors.Is(err, ErrNoProjector) || errors.As(err, &problem) && problem.Code != errcode.AnotherProcess {
 			return found, err
 		}
 		select {
 		case <-tick.C:
-		case <-patience.Done():
+		case <-waiting.Done():
 			return found, err
 		}
 	}
@@ -345,7 +345,7 @@ func (c *Coordinator) findCollection(ctx context.Context, bucket *statecontext.B
 	if d.Member.IsZero() || c.cfg.Consensus.State().IndexIn(d.Keyspace(), d.Name) != nil { // taken: Apply decides
 		return nil
 	}
-	found, err := c.askBucketSoon(ctx, &wire.BucketRequest{Bucket: d.Bucket, Collections: true})
+	found, err := c.queryBucketSoon(ctx, &wire.BucketRequest{Bucket: d.Bucket, Collections: true})
 	switch {
 	case err != nil:
 		return err
@@ -365,18 +365,18 @@ func (c *Coordinator) findCollection(ctx context.Context, bucket *statecontext.B
 		d.Member.Collection, d.Member.Scope)
 }
 
-// unknownBucket is the error of askBucket if no reachable KV node has the bucket.
+// unknownBucket is the error of queryBucket if no reachable KV node has the bucket.
 type unknownBucket struct {
-	bucket  string
-	asked   int
-	unasked []string // why each other projector, or its KV node, could not be asked
+	bucket    string
+	queried   int
+	unreached []string // why each other projector, or its KV node, could not be queried
 }
 
-// Error includes the projectors that could not be asked.
+// Error includes the projectors that could not be queried.
 func (e *unknownBucket) Error() string {
 	text := fmt.Sprintf("%v: no KV node has a bucket %q", core.ErrUnknownBucket, e.bucket)
-	if len(e.unasked) > 0 {
-		text += fmt.Sprintf("; %d of %d projectors did not answer: %s", len(e.unasked), e.asked, shorten(e.unasked))
+	if len(e.unreached) > 0 {
+		text += fmt.Sprintf("; %d of %d projectors did not answer: %s", len(e.unreached), e.queried, shorten(e.unreached))
 	}
 	return text
 }
@@ -384,17 +384,17 @@ func (e *unknownBucket) Error() string {
 // Unwrap returns core.ErrUnknownBucket.
 func (e *unknownBucket) Unwrap() error { return core.ErrUnknownBucket }
 
-// definite replaces core.ErrUnknownBucket by ErrNoProjector if not every projector could be asked, so that the former
+// definite replaces core.ErrUnknownBucket by ErrNoProjector if not every projector could be queried, so that the former
 // means that KV has no such bucket. It returns other errors, and nil, unchanged.
 func definite(err error) error {
 	var unknown *unknownBucket
-	if !errors.As(err, &unknown) || len(unknown.unasked) == 0 {
+	if !errors.As(err, &unknown) || len(unknown.unreached) == 0 {
 		return err
 	}
 	return fmt.Errorf("%w %q: %d of %d projectors did not answer, and the others' KV nodes have no such bucket: %s; "+
 		"start them, or remove those that are lost "+
-		"permanently", ErrNoProjector, unknown.bucket, len(unknown.unasked), unknown.asked,
-		shorten(unknown.unasked))
+		"permanently", ErrNoProjector, unknown.bucket, len(unknown.unreached), unknown.queried,
+		shorten(unknown.unreached))
 }
 
 // bucketAnswer is a projector's answer about a bucket.
@@ -407,17 +407,17 @@ type bucketAnswer struct {
 // agreeWait is how long, after the first projector has found a bucket, others may take to contradict it.
 const agreeWait = time.Second
 
-// askBucket asks the projectors whose answers count. Once one has found the bucket, the others have agreeWait to
+// queryBucket queries the projectors whose answers count. Once one has found the bucket, the others have agreeWait to
 // contradict it, unless it is the bucket in the state, which needs no confirmation.
-func (c *Coordinator) askBucket(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
+func (c *Coordinator) queryBucket(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
 	all := c.trustedProjectors()
 	ctx, cancel := context.WithCancel(ctx)
-	var asking sync.WaitGroup
-	defer asking.Wait()
+	var queries sync.WaitGroup
+	defer queries.Wait()
 	defer cancel()
 	came := make(chan bucketAnswer, len(all))
 	for _, p := range all {
-		asking.Go(func() {
+		queries.Go(func() {
 			own := *req
 			own.Boot = p.BootID // whoever else listens there may belong to another KV cluster
 			found, err := c.cfg.Projectors.Bucket(ctx, p.Admin, &own)
@@ -485,7 +485,7 @@ func judgeBucket(name string, answers []bucketAnswer) (*wire.BucketReply, error)
 		return found, err
 	}
 	var last error
-	var unasked []string
+	var unreached []string
 	var vbuckets *rpc.Problem
 	unknown := 0
 	for _, a := range answers {
@@ -497,7 +497,7 @@ func judgeBucket(name string, answers []bucketAnswer) (*wire.BucketReply, error)
 			vbuckets = problem
 		default:
 			last = a.err
-			unasked = append(unasked, fmt.Sprintf("%s: %v", a.from, a.err))
+			unreached = append(unreached, fmt.Sprintf("%s: %v", a.from, a.err))
 		}
 	}
 	switch {
@@ -506,8 +506,8 @@ func judgeBucket(name string, answers []bucketAnswer) (*wire.BucketReply, error)
 	case vbuckets != nil:
 		return nil, fmt.Errorf("%w: %s", ErrVBuckets, vbuckets.Detail)
 	case unknown > 0:
-		slices.Sort(unasked)
-		return nil, &unknownBucket{bucket: name, asked: len(answers), unasked: unasked}
+		slices.Sort(unreached)
+		return nil, &unknownBucket{bucket: name, queried: len(answers), unreached: unreached}
 	}
 	return nil, fmt.Errorf("%w %q: none of %d projectors answered: %w", ErrNoProjector, name, len(answers), last)
 }

@@ -126,7 +126,7 @@ func TestChangesOfPlacesKeepTheirOutcome(t *testing.T) {
 		if _, err := w.leader().DropIndex(w.ctx, DropRequest{ID: lone.ID}); err != nil {
 			t.Fatal(err)
 		}
-		w.until("the index is forgotten", time.Minute, func() bool { return w.log.State().Index(lone.ID) == nil })
+		w.until("the index is removed", time.Minute, func() bool { return w.log.State().Index(lone.ID) == nil })
 		again("one that is gone", more, first)
 		more.ID = 0 // as a retry by name finds it
 		again("one whose name is gone", more, first)
@@ -137,9 +137,9 @@ func TestChangesOfPlacesKeepTheirOutcome(t *testing.T) {
 	})
 }
 
-// TestMissingBucketNeedsAllProjectors checks that, while other projectors cannot be asked, an answer that the bucket
+// TestMissingBucketNeedsAllProjectors checks that, while other projectors cannot be queried, an answer that the bucket
 // does not exist is accepted only where nothing is lost by it: CREATE INDEX is refused with the projectors that could
-// not be asked. A restore and BUILD INDEX do not proceed as if KV had no such bucket.
+// not be queried. A restore and BUILD INDEX do not proceed as if KV had no such bucket.
 func TestMissingBucketNeedsAllProjectors(t *testing.T) {
 	for _, silent := range []bool{true, false} { // else its KV node is silent
 		inWorld(t, func(w *world) {
@@ -241,14 +241,14 @@ func TestABucketOfAnotherCluster(t *testing.T) {
 		p2.mu.Unlock()
 		if err := create("nowhere"); !errors.Is(err, core.ErrUnknownBucket) || !strings.Contains(err.Error(), "p2") ||
 			strings.Contains(err.Error(), "p3") {
-			t.Errorf("where p2 cannot be asked: %v", err)
+			t.Errorf("where p2 cannot be queried: %v", err)
 		}
 	})
 }
 
-// TestAnotherProcessIsNotAskedForABucket checks that a process that listens at the address of a projector, for instance
-// the projector of another cluster, is not taken at its word about a bucket. The registered one is waited for.
-func TestAnotherProcessIsNotAskedForABucket(t *testing.T) {
+// TestAnotherProcessIsNotQueriedForABucket checks that a process that listens at the address of a projector, for
+// instance the projector of another cluster, is not taken at its word about a bucket. The registered one is waited for.
+func TestAnotherProcessIsNotQueriedForABucket(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.projector("p1")
 		w.indexer("i1")
@@ -273,7 +273,7 @@ func TestAnotherProcessIsNotAskedForABucket(t *testing.T) {
 			t.Errorf("while it listens: %v", err)
 		}
 		if b := w.log.State().Bucket("world"); b != nil {
-			t.Fatalf("it was believed: %+v", b)
+			t.Fatalf("it counted: %+v", b)
 		}
 		w.running.Go(func() {
 			time.Sleep(2 * projectorPause)
@@ -295,15 +295,15 @@ func TestLostProjectorIsIgnored(t *testing.T) {
 		w.components(1)
 		a := w.create("a", "", 2, 0)
 		w.until("READY", 10*time.Second, func() bool { return w.state(a.ID) == index.Maintenance })
-		ask := func() error {
-			_, err := w.leader().askBucket(w.ctx, &wire.BucketRequest{Bucket: "other"})
+		query := func() error {
+			_, err := w.leader().queryBucket(w.ctx, &wire.BucketRequest{Bucket: "other"})
 			return definite(err)
 		}
 		p2 := w.projectors["http://p2"]
 		p2.mu.Lock()
 		p2.down = true
 		p2.mu.Unlock()
-		if err := ask(); !errors.Is(err, ErrNoProjector) || !strings.Contains(err.Error(), "p2") {
+		if err := query(); !errors.Is(err, ErrNoProjector) || !strings.Contains(err.Error(), "p2") {
 			t.Errorf("it does not answer: %v", err)
 		}
 		w.crash("p2")
@@ -311,13 +311,13 @@ func TestLostProjectorIsIgnored(t *testing.T) {
 			s, _ := w.leader().Status()
 			return s.Projectors[1].Life == liveness.Offline && s.Projectors[1].Streams == 0
 		})
-		if err := ask(); !errors.Is(err, core.ErrUnknownBucket) {
+		if err := query(); !errors.Is(err, core.ErrUnknownBucket) {
 			t.Errorf("it is lost: %v", err)
 		}
 	})
 }
 
-// TestKnownBucketNeedsOneAnswer checks that a question about a bucket in the state does not wait for a hanging
+// TestKnownBucketNeedsOneAnswer checks that a query about a bucket in the state does not wait for a hanging
 // projector once another one has found the bucket.
 func TestKnownBucketNeedsOneAnswer(t *testing.T) {
 	inWorld(t, func(w *world) {
@@ -329,7 +329,7 @@ func TestKnownBucketNeedsOneAnswer(t *testing.T) {
 		p2.hangs = true
 		p2.mu.Unlock()
 		began := time.Now()
-		if _, err := w.leader().askBucket(w.ctx, &wire.BucketRequest{Bucket: "world", Collections: true}); err != nil {
+		if _, err := w.leader().queryBucket(w.ctx, &wire.BucketRequest{Bucket: "world", Collections: true}); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took >= agreeWait { // virtual
@@ -367,10 +367,10 @@ func TestProjectorBesideAHungOneAnswers(t *testing.T) {
 		p1.mu.Lock()
 		p1.hangs = true
 		p1.mu.Unlock()
-		if b, err := w.leader().askBucket(w.ctx, &wire.BucketRequest{Bucket: "new"}); err != nil || b.UUID != "uuid-n" {
+		if b, err := w.leader().queryBucket(w.ctx, &wire.BucketRequest{Bucket: "new"}); err != nil || b.UUID != "uuid-n" {
 			t.Errorf("a bucket of which nothing is known: %+v, %v", b, err)
 		}
-		_, err := w.leader().askBucket(w.ctx, &wire.BucketRequest{Bucket: "nowhere"})
+		_, err := w.leader().queryBucket(w.ctx, &wire.BucketRequest{Bucket: "nowhere"})
 		if err = definite(err); !errors.Is(err, ErrNoProjector) || !strings.Contains(err.Error(), "p1") ||
 			strings.Contains(err.Error(), "p3") {
 			t.Errorf("one that no projector has: %v", err)

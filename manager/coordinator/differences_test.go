@@ -119,7 +119,7 @@ func TestDifferencesThatAreRefused(t *testing.T) {
 		}
 		report(wire.MissingRow)
 		w.until("it is known", 5*time.Minute, func() bool { return w.log.State().Difference(c[0].ID) != nil })
-		time.Sleep(10 * time.Second) // earlier rejections are forgotten
+		time.Sleep(10 * time.Second) // earlier rejections are dropped
 		// nor is it proposed that it is right again
 		refused := 0
 		w.log.mu.Lock()

@@ -63,7 +63,7 @@ func TestProjectorCrashes(t *testing.T) {
 		}
 		after, stops := p1.counts()
 		if starts, _ := p2.counts(); starts != vbuckets/2 || after != before || stops < vbuckets/2 {
-			t.Errorf("p2 began %d streams, p1 %d and was asked %d times to stop; want %d, 0 and as many", starts, after-before,
+			t.Errorf("p2 began %d streams, p1 %d and got %d requests to stop; want %d, 0 and as many", starts, after-before,
 				stops, vbuckets/2)
 		}
 		w.write("world", 3)

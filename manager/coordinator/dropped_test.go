@@ -7,7 +7,7 @@ import (
 	"tidemark/index"
 )
 
-// TestDroppedIndexer checks that a connected indexer that owes acknowledgements delays promotion, but not while a
+// TestDroppedIndexer checks that a connected indexer that withholds acknowledgements delays promotion, but not while a
 // projector reports that it drops the indexer's data, nor afterwards until it has caught up.
 func TestDroppedIndexer(t *testing.T) {
 	inWorld(t, func(w *world) {
@@ -41,9 +41,9 @@ func TestDroppedIndexer(t *testing.T) {
 			t.Fatalf("%d is no participant: %+v", slow.node, v.Participants)
 			return false, ""
 		}
-		set := func(owes bool, drops ...index.NodeID) {
+		set := func(withholds bool, drops ...index.NodeID) {
 			slow.mu.Lock()
-			slow.owes = owes
+			slow.withholds = withholds
 			slow.mu.Unlock()
 			p.mu.Lock()
 			p.drops = drops
@@ -56,7 +56,7 @@ func TestDroppedIndexer(t *testing.T) {
 		set(true)
 		write(3 * time.Second)
 		if n := write(3 * time.Second); n != 0 {
-			t.Fatalf("%d promotions while one owes more than it may", n)
+			t.Fatalf("%d promotions while one withholds more than it may", n)
 		}
 		if holds, why := ignored(); !holds || why != "" {
 			t.Errorf("holds %v, ignored %q; want that it holds", holds, why)
@@ -83,7 +83,7 @@ func TestDroppedIndexer(t *testing.T) {
 		set(true)
 		write(3 * time.Second)
 		if n := write(3 * time.Second); n != 0 {
-			t.Errorf("%d promotions while it owes more than it may again", n)
+			t.Errorf("%d promotions while it withholds more than it may again", n)
 		}
 
 		// A projector that is gone drops nothing.

@@ -116,8 +116,8 @@ type fakeProjector struct {
 	cut     []index.NodeID              // indexers whose connections from it are closed
 }
 
-// askKV simulates a request to its KV node.
-func (p *fakeProjector) askKV(ctx context.Context, bucket string) error {
+// queryKV simulates a request to its KV node.
+func (p *fakeProjector) queryKV(ctx context.Context, bucket string) error {
 	p.mu.Lock()
 	away, hangs := p.away, p.hangs
 	p.mu.Unlock()
@@ -129,7 +129,7 @@ func (p *fakeProjector) askKV(ctx context.Context, bucket string) error {
 		return errors.New("no answer in time")
 	}
 	if away {
-		return rpc.Refuse(errcode.KVUnavailable, "KV of bucket %q cannot be asked now", bucket)
+		return rpc.Refuse(errcode.KVUnavailable, "KV of bucket %q cannot be queried now", bucket)
 	}
 	return nil
 }
@@ -296,7 +296,7 @@ func (c projectorsOf) Bucket(ctx context.Context, addr string, req *wire.BucketR
 	if err := wire.MeantFor(req.Boot, p.boot); err != nil {
 		return nil, rpc.AsProblem(err)
 	}
-	if err := p.askKV(ctx, req.Bucket); err != nil {
+	if err := p.queryKV(ctx, req.Bucket); err != nil {
 		return nil, err
 	}
 	c.w.mu.Lock()
@@ -321,7 +321,7 @@ func (c projectorsOf) FailoverLogs(ctx context.Context, addr string,
 	if err := p.enter(ctx, &req.Fence, false); err != nil {
 		return nil, err
 	}
-	if err := p.askKV(ctx, req.Bucket); err != nil {
+	if err := p.queryKV(ctx, req.Bucket); err != nil {
 		return nil, err
 	}
 	c.w.mu.Lock()
@@ -344,7 +344,7 @@ func (c projectorsOf) Streams(ctx context.Context, addr string, req *wire.Stream
 	if err := p.enter(ctx, &req.Fence, false); err != nil {
 		return nil, err
 	}
-	if err := p.askKV(ctx, req.Buckets[0].Bucket); err != nil {
+	if err := p.queryKV(ctx, req.Buckets[0].Bucket); err != nil {
 		return nil, err
 	}
 	c.w.goOn(req)
@@ -380,7 +380,7 @@ func (c projectorsOf) Stop(ctx context.Context, addr string, req *wire.StreamSto
 	if err := p.enter(ctx, &req.Fence, false); err != nil {
 		return err
 	}
-	_ = p.askKV(ctx, req.Bucket) // its streams no longer count, whether KV is notified or not
+	_ = p.queryKV(ctx, req.Bucket) // its streams no longer count, whether KV is notified or not
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stops++
@@ -418,7 +418,7 @@ type fakeIndexer struct {
 	loaded    map[index.CopyID][]uint64 // high seqnos when the build began: the copy is whole at an S that covers them
 	published int                       // stability messages received
 	never     bool
-	owes      bool          // it acknowledges nothing
+	withholds bool          // it acknowledges nothing
 	made      chan struct{} // signals a new stability timestamp, if prompt
 	prompt    bool
 	builds    bool     // writes to copies that are being built are pending
@@ -434,7 +434,7 @@ type fakeIndexer struct {
 	size             func(index.ID, partition.Copy) uint64 // bytes of a copy; nil: 0
 	rate             func(index.ID, partition.Copy) uint64 // entries of a copy read per second; nil: 0
 	orphans          []wire.Orphan
-	asked            [][]wire.OrphanRef // orphans that it was sent to drop
+	drops            [][]wire.OrphanRef // orphans that it was sent to drop
 }
 
 func (w *world) indexer(name string) *fakeIndexer { return w.indexerIn(name, "", 0) }
@@ -552,7 +552,7 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 		br := wire.BucketReport{Heartbeat: wire.HWHeartbeat{Bucket: b.Name, LastStability: n.stable[b.Name].Hash,
 			LastNumber: n.stable[b.Name].Number}, Generation: b.Generation,
 			RollbackID: b.RollbackID, Accepted: accepted[b.Name]}
-		if n.owes || n.builds {
+		if n.withholds || n.builds {
 			br.Heartbeat.LastStability = 0
 		}
 		if slices.ContainsFunc(n.defs.Indexes, func(d index.Definition) bool {
@@ -564,7 +564,7 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 				br.Backfill.Set(v, timestamp.Position{VBUUID: uint64(1000 + v), Seqno: n.side})
 			}
 		}
-		if s := n.stable[b.Name]; s.Number > 0 && !n.owes {
+		if s := n.stable[b.Name]; s.Number > 0 && !n.withholds {
 			br.Acks = []wire.Ack{{StabilityRef: s.Named(), Made: true}}
 		}
 		r.Buckets = append(r.Buckets, br)
@@ -728,7 +728,7 @@ func (c indexersOf) DropOrphans(ctx context.Context, addr string, req *wire.Drop
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.asked = append(n.asked, req.Copies)
+	n.drops = append(n.drops, req.Copies)
 	n.orphans = slices.DeleteFunc(n.orphans, func(o wire.Orphan) bool {
 		return slices.Contains(req.Copies, wire.OrphanRef{Copy: o.Copy, Index: o.Index})
 	})

@@ -48,7 +48,7 @@ func TestFaultsAreShown(t *testing.T) {
 		w.until("the sum of all", 10*time.Second, shown(n*(n+1)/2, 10*n))
 		time.Sleep(time.Second) // reports without faults change nothing
 		if !shown(n*(n+1)/2, 10*n)() {
-			t.Error("faults are forgotten")
+			t.Error("faults are dropped")
 		}
 		w.mu.Lock()
 		var i *fakeIndexer

@@ -160,15 +160,15 @@ func (g *Gateway) Send(ctx context.Context, t core.Send) core.Input {
 		return g.push(ctx, r, m)
 	case core.Probe:
 		return g.probe(ctx, r, m)
-	case core.AskLogs:
-		return g.askLogs(ctx, r, m)
+	case core.FetchLogs:
+		return g.fetchLogs(ctx, r, m)
 	case core.StartStreams:
 		return g.startStreams(ctx, r, m)
 	case core.StopStreams:
 		g.stopStreams(ctx, r, m)
 	case core.CheckBucket:
 		return g.checkBucket(ctx, r, m)
-	case core.AskSync:
+	case core.RequestSync:
 		return g.sync(ctx, r, m)
 	case core.Poll:
 		return g.poll(ctx, r, m)
@@ -275,7 +275,7 @@ func (g *Gateway) probeOnce(ctx context.Context, r *receiver, m core.Probe) erro
 	return errors.Join(errLost, err)
 }
 
-func (g *Gateway) askLogs(ctx context.Context, r *receiver, m core.AskLogs) core.Input {
+func (g *Gateway) fetchLogs(ctx context.Context, r *receiver, m core.FetchLogs) core.Input {
 	if m.For.Kind == core.ForStreams {
 		ctx = g.traces.in(ctx, m.Bucket.Name)
 	}
@@ -283,7 +283,7 @@ func (g *Gateway) askLogs(ctx context.Context, r *receiver, m core.AskLogs) core
 		return g.cfg.Projectors.FailoverLogs(ctx, r.Addr, &wire.FailoverLogsRequest{Fence: f, Bucket: m.Bucket.Name,
 			VBuckets: m.VBuckets})
 	})
-	a := &core.LogsFetched{AskLogs: m, Err: err}
+	a := &core.LogsFetched{FetchLogs: m, Err: err}
 	if err != nil {
 		g.log.Debug(m.For.Kind.String(), "projector", r.Name, "error", err)
 		return a
@@ -318,8 +318,9 @@ func (g *Gateway) startStreams(ctx context.Context, r *receiver, m core.StartStr
 	return a
 }
 
-// notStarted returns the answer of a projector that refuses to start any stream, so that it is asked again after a
-// pause and the reason is shown; nil for any other error: the outcome is then unknown until a report or a timeout.
+// notStarted returns the answer of a projector that refuses to start any stream, so that it is sent the request again
+// after a pause and the reason is shown; nil for any other error: the outcome is then unknown until a report or a
+// timeout.
 func notStarted(m core.StartStreams, err error) core.Input {
 	var refusal *rpc.Problem
 	if !errors.As(err, &refusal) {
@@ -367,10 +368,10 @@ func (g *Gateway) checkBucket(ctx context.Context, r *receiver, m core.CheckBuck
 		Unknown: errors.As(err, &p) && p.Status == http.StatusNotFound && p.Code == errcode.BucketNotInKV}
 }
 
-func (g *Gateway) sync(ctx context.Context, r *receiver, m core.AskSync) core.Input {
+func (g *Gateway) sync(ctx context.Context, r *receiver, m core.RequestSync) core.Input {
 	report, err := g.cfg.Projectors.Sync(ctx, r.Addr, &wire.SyncRequest{Fence: r.present(), Bucket: m.Bucket.Name,
 		Want: m.Want, WaitMS: core.SyncWait})
-	return &core.Synced{AskSync: m, From: r.To, Report: report, Err: err}
+	return &core.Synced{RequestSync: m, From: r.To, Report: report, Err: err}
 }
 
 func (g *Gateway) poll(ctx context.Context, r *receiver, m core.Poll) core.Input {
@@ -429,12 +430,12 @@ func (g *Gateway) dropOrphans(ctx context.Context, r *receiver, m core.DropOrpha
 	if a.Err = g.cfg.Consensus.ReadBarrier(ctx); a.Err != nil {
 		return a
 	}
-	ask := unknown(g.cfg.Consensus.State(), m.Node, m.Copies)
-	if len(ask) == 0 {
+	orphans := unknown(g.cfg.Consensus.State(), m.Node, m.Copies)
+	if len(orphans) == 0 {
 		return a
 	}
 	reply, err := fenced(ctx, r, func(f wire.Fence) (*wire.DropOrphansReply, error) {
-		return g.cfg.Indexers.DropOrphans(ctx, r.Addr, &wire.DropOrphans{Fence: f, Copies: ask})
+		return g.cfg.Indexers.DropOrphans(ctx, r.Addr, &wire.DropOrphans{Fence: f, Copies: orphans})
 	})
 	if a.Err = err; err == nil {
 		a.Dropped = reply.Dropped

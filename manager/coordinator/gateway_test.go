@@ -96,7 +96,7 @@ func TestNothingIsAcknowledgedByAnother(t *testing.T) {
 		{1, core.Hello{}, func(in core.Input) bool { return refused(in.(*core.ProjectorHelloAnswered).Err) }},
 		{1, core.Push{}, func(in core.Input) bool { return refused(in.(*core.Handed).Err) }},
 		{1, core.Probe{}, func(in core.Input) bool { return !in.(*core.Probed).Refused }},
-		{1, core.AskLogs{}, func(in core.Input) bool { return refused(in.(*core.LogsFetched).Err) }},
+		{1, core.FetchLogs{}, func(in core.Input) bool { return refused(in.(*core.LogsFetched).Err) }},
 		{1, core.StartStreams{Starts: []streams.Start{{VBucket: 3}}}, func(in core.Input) bool {
 			all := in.(*core.StreamsStarted).Results
 			return len(all) == 1 && all[0].VBucket == 3 && all[0].Outcome == streams.Failed
@@ -106,7 +106,7 @@ func TestNothingIsAcknowledgedByAnother(t *testing.T) {
 			a := in.(*core.BucketChecked)
 			return refused(a.Err) && !a.Unknown && a.Found == nil
 		}},
-		{1, core.AskSync{}, func(in core.Input) bool { return refused(in.(*core.Synced).Err) }},
+		{1, core.RequestSync{}, func(in core.Input) bool { return refused(in.(*core.Synced).Err) }},
 		{2, core.Hello{}, func(in core.Input) bool { return refused(in.(*core.IndexerHelloAnswered).Err) }},
 		{2, core.Push{}, func(in core.Input) bool { return refused(in.(*core.Handed).Err) }},
 		{2, core.Poll{}, none},

@@ -19,7 +19,7 @@ func TestHeldListIsSentOnce(t *testing.T) {
 		n := w.indexers["http://i1"]
 		n.kill() // it no longer reports by itself
 		time.Sleep(2 * time.Second)
-		ask := func(hash uint64) *wire.ReportReply {
+		report := func(hash uint64) *wire.ReportReply {
 			r := n.report()
 			r.HeldHash = hash
 			reply, err := w.leader().HandleIndexerReport(w.ctx, r)
@@ -32,17 +32,17 @@ func TestHeldListIsSentOnce(t *testing.T) {
 			Limits: statecontext.Limits{TransferRate: 2 << 20}}}); err != nil {
 			t.Fatal(err)
 		}
-		w.until("it gets the rate", 10*time.Second, func() bool { return ask(0).TransferRate == 2<<20 })
-		ask(0) // reports what it holds now, as the others then see it
-		first := ask(0)
+		w.until("it gets the rate", 10*time.Second, func() bool { return report(0).TransferRate == 2<<20 })
+		report(0) // reports what it holds now, as the others then see it
+		first := report(0)
 		held, err := wire.UnpackHeld(first.HeldPacked)
 		if err != nil || len(held) == 0 || first.HeldHash != wire.HeldHash(first.HeldPacked) {
 			t.Fatalf("%v, %v, hash %x", held, err, first.HeldHash)
 		}
-		if again := ask(first.HeldHash); len(again.HeldPacked) != 0 || again.HeldHash != first.HeldHash {
+		if again := report(first.HeldHash); len(again.HeldPacked) != 0 || again.HeldHash != first.HeldHash {
 			t.Errorf("a known list is sent again: %+v", again)
 		}
-		if other := ask(first.HeldHash + 1); !slices.Equal(other.HeldPacked, first.HeldPacked) {
+		if other := report(first.HeldHash + 1); !slices.Equal(other.HeldPacked, first.HeldPacked) {
 			t.Error("another list was taken for the newest")
 		}
 	})

@@ -12,7 +12,7 @@ import (
 )
 
 // TestHotRangesAreCutWhereTheyAreHot checks that a range that is read too often is cut where it is read, and all
-// others stay as they are. If one key gets most of the reads, or if there are too few to tell, nothing is begun, and
+// others stay as they are. If one key gets most of the reads, or if there are too few to decide, nothing is begun, and
 // the reason is shown.
 func TestHotRangesAreCutWhereTheyAreHot(t *testing.T) {
 	inWorld(t, func(w *world) {

@@ -41,7 +41,7 @@ func replanned[T any](ctx context.Context, do func() (T, error)) (o T, err error
 }
 
 // absent proposes a change of an index whose name does not exist: the request may be in the ledger, and only a leader
-// that can still commit can tell that the name does not exist.
+// that can still commit can determine that the name does not exist.
 func (c *Coordinator) absent(ctx context.Context, name *statecontext.IndexName,
 	req *statecontext.Request) (Outcome, error) {
 	res, err := c.proposeRequest(ctx, req, byName(&statecontext.AlterIndex{}, *name))

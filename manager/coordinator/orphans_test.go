@@ -27,10 +27,10 @@ func TestOrphans(t *testing.T) {
 				other = c.ID
 			}
 		}
-		asked := func() [][]wire.OrphanRef {
+		drops := func() [][]wire.OrphanRef {
 			i1.mu.Lock()
 			defer i1.mu.Unlock()
-			return slices.Clone(i1.asked)
+			return slices.Clone(i1.drops)
 		}
 		w.log.mu.Lock()
 		w.log.lost = true
@@ -50,7 +50,7 @@ func TestOrphans(t *testing.T) {
 			{Copy: 902, Index: 77, LeftMS: -1}}
 		report(all...)
 		time.Sleep(5 * time.Second)
-		if a := asked(); len(a) != 0 {
+		if a := drops(); len(a) != 0 {
 			t.Fatalf("without leadership: %v", a)
 		}
 		report()
@@ -68,17 +68,17 @@ func TestOrphans(t *testing.T) {
 		propose(&statecontext.BeginRestore{ID: "r", Mode: statecontext.RestoreInPlace, Bytes: 10})
 		report(all...)
 		time.Sleep(5 * time.Second)
-		if a := asked(); len(a) != 0 {
+		if a := drops(); len(a) != 0 {
 			t.Fatalf("in a restore: %v", a)
 		}
 		propose(&statecontext.AbortRestore{ID: "r"})
-		w.until("commanded", 5*time.Second, func() bool { return len(asked()) > 0 })
-		if a, want := asked()[0], []wire.OrphanRef{{Copy: 900, Index: 77}, {Copy: other, Index: o.ID}}; !slices.Equal(a,
+		w.until("commanded", 5*time.Second, func() bool { return len(drops()) > 0 })
+		if a, want := drops()[0], []wire.OrphanRef{{Copy: 900, Index: 77}, {Copy: other, Index: o.ID}}; !slices.Equal(a,
 			want) {
 			t.Errorf("commanded to drop %v, want %v", a, want)
 		}
 		time.Sleep(5 * time.Second)
-		if a := asked(); len(a) != 1 {
+		if a := drops(); len(a) != 1 {
 			t.Errorf("commanded again: %v", a)
 		}
 	})

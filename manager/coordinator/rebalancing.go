@@ -228,5 +228,5 @@ func (c *Coordinator) clusterNow(ctx context.Context, t *term) (*rebalance.Clust
 	if c.rehearses {
 		q.State = c.cfg.Consensus.State()
 	}
-	return ask(ctx, t, "data of a plan", q, q.Reply)
+	return query(ctx, t, "data of a plan", q, q.Reply)
 }

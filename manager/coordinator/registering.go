@@ -112,7 +112,7 @@ func (t *term) admit(ctx context.Context, clusterID string, check *core.Register
 		return fmt.Errorf("%w: the component belongs to cluster %q, this is %q", wire.ErrForeignCluster, clusterID, own)
 	}
 	check.Reply = make(chan error, 1)
-	conflict, err := ask(ctx, t, "checking whether its former process is running", core.Input(check), check.Reply)
+	conflict, err := query(ctx, t, "checking whether its former process is running", core.Input(check), check.Reply)
 	if err != nil {
 		return err
 	}

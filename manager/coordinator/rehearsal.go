@@ -12,7 +12,7 @@ import (
 )
 
 // Rehearse returns a Coordinator that works on a copy of the state: it proposes nothing, sends no commands, and does
-// not store the outcomes of requests. It asks KV as usual and places copies by the same load, so that its refusals
+// not store the outcomes of requests. It queries KV as usual and places copies by the same load, so that its refusals
 // and places are those of the real request until something else changes. The caller must call end when done; further
 // calls do nothing. mostRehearsals may run at once, as each has a copy of the whole state. Errors wrap ErrNotLeading,
 // ErrBusy, are a refusal during a restore, or come from the read barrier.

@@ -15,7 +15,7 @@ import (
 )
 
 // TestRehearsal checks that a dry run returns what the statements then do, each after those before it. Nothing of it
-// stays, not even load, and a bucket that is asked about for the first time is not registered.
+// stays, not even load, and a bucket that is queried for the first time is not registered.
 func TestRehearsal(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)

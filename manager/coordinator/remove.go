@@ -22,7 +22,7 @@ var (
 	ErrAlive = errors.New("the node is running")
 	// ErrLastCopies is wrapped when an indexer, or a replica, has the only copies of some slice.
 	ErrLastCopies = errors.New("these are the only copies")
-	// ErrNotKnown is wrapped when the leader cannot tell yet whether data would be lost, because it is new or a bucket
+	// ErrNotKnown is wrapped when the leader does not know yet whether data would be lost, because it is new or a bucket
 	// is being rolled back, and indexers have not reported.
 	ErrNotKnown = errors.New("the leader cannot decide this yet, as it is new or a bucket is being rolled back; nothing " +
 		"was done, try again in a moment")
@@ -136,11 +136,11 @@ func (c *Coordinator) decidedBefore(req *RemoveIndexerRequest) (again Removal, d
 
 // awaitRemoval waits until an indexer is removed. It returns false after removeWait.
 func (c *Coordinator) awaitRemoval(ctx context.Context, l *term, uuid string) bool {
-	patience := removeWait
+	wait := removeWait
 	if deadline, ok := ctx.Deadline(); ok {
-		patience = min(patience, time.Until(deadline)-answerTime)
+		wait = min(wait, time.Until(deadline)-answerTime)
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	changes := c.cfg.Machine.Subscribe()
 	defer changes.Close()
@@ -266,10 +266,10 @@ func findIndexer(s *statecontext.State, id string) (*statecontext.Indexer, error
 		ErrUnknownComponent, id)
 }
 
-// wholeElsewhere asks the Leader which copies on other indexers do not count.
+// wholeElsewhere queries the Leader which copies on other indexers do not count.
 func wholeElsewhere(ctx context.Context, l *term, s *statecontext.State, node index.NodeID) (core.Others, error) {
 	q := &core.WholeQuery{State: s, Node: node, Reply: make(chan core.Others, 1)}
-	return ask(ctx, l, "copies of the other indexers", q, q.Reply)
+	return query(ctx, l, "copies of the other indexers", q, q.Reply)
 }
 
 // RemoveProjector unregisters a projector and returns how many vbuckets it streamed and whether it is alive. A live

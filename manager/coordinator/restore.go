@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// abortPatience limits the abort of a restore; a new leader's first command aborts it as well.
-	abortPatience = 5 * time.Second
-	// bucketsAtOnce limits concurrent questions about buckets.
+	// abortTime limits the abort of a restore; a new leader's first command aborts it as well.
+	abortTime = 5 * time.Second
+	// bucketsAtOnce limits concurrent queries about buckets.
 	bucketsAtOnce = 8
 )
 
@@ -118,7 +118,7 @@ func (c *Coordinator) carryRestore(ctx context.Context, req RestoreRequest,
 	if err == nil {
 		return res, nil
 	}
-	abort, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortPatience)
+	abort, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTime)
 	defer cancel()
 	// If this fails, leadership is lost, or the restore times out.
 	if _, aborted := c.proposeFor(abort, &statecontext.AbortRestore{ID: req.ID}); aborted != nil {
@@ -127,8 +127,8 @@ func (c *Coordinator) carryRestore(ctx context.Context, req RestoreRequest,
 	return res, fmt.Errorf("restore: %w", err)
 }
 
-// findBuckets asks the projectors about the buckets that only the backup contains. Errors wrap ErrNoProjector if the
-// KV node of a projector that could not be asked may have a bucket.
+// findBuckets queries the projectors about the buckets that only the backup contains. Errors wrap ErrNoProjector if the
+// KV node of a projector that could not be queried may have a bucket.
 func (c *Coordinator) findBuckets(ctx context.Context, s, backup *statecontext.State) ([]statecontext.FoundBucket,
 	error) {
 	var names []string
@@ -142,7 +142,7 @@ func (c *Coordinator) findBuckets(ctx context.Context, s, backup *statecontext.S
 	g.SetLimit(bucketsAtOnce)
 	for i, name := range names {
 		g.Go(func() error {
-			found, err := c.askBucket(ctx, &wire.BucketRequest{Bucket: name})
+			found, err := c.queryBucket(ctx, &wire.BucketRequest{Bucket: name})
 			err = definite(err)
 			if errors.Is(err, core.ErrUnknownBucket) {
 				return nil // it does not exist

@@ -78,7 +78,7 @@ func TestRollbackDelaysNoOtherBucket(t *testing.T) {
 		w.loses(3, 12)
 		w.until("it restores", time.Minute, func() bool { return restoring.Load() == 2 })
 		losesStream(w, "other")
-		w.until("both are asked", 10*time.Second, func() bool { return polled.Load() >= 2 })
+		w.until("both are queried", 10*time.Second, func() bool { return polled.Load() >= 2 })
 	})
 }
 
@@ -143,7 +143,7 @@ func TestStartsDelayNoOtherBucket(t *testing.T) {
 		})
 		losesStream(w, "world")
 		w.until("it hangs", time.Minute, func() bool { return hung.Load() > 0 })
-		time.Sleep(8 * time.Second) // virtual time: it is asked again, and more of it waits
+		time.Sleep(8 * time.Second) // virtual time: it is sent the request again, and more of it waits
 		losesStream(w, "other")
 		w.until("the other bucket streams again", 5*time.Second, func() bool { return streamsIt(w, "other") })
 	})

@@ -163,8 +163,8 @@ func (c *Coordinator) cutAt(ctx context.Context, x *statecontext.Index, req *Spl
 	return c.quantiles(ctx, x, int(n), req.byItself)
 }
 
-// statementPatience limits the search for cuts while a user waits.
-const statementPatience = 7 * time.Second
+// statementTime limits the search for cuts while a user waits.
+const statementTime = 7 * time.Second
 
 // quantiles returns values that cut the index into n slices of about equal size.
 func (c *Coordinator) quantiles(ctx context.Context, x *statecontext.Index, n int,
@@ -174,9 +174,9 @@ func (c *Coordinator) quantiles(ctx context.Context, x *statecontext.Index, n in
 			Message: fmt.Sprintf("index %s is partitioned by ranges: it needs at least two slices", x.Definition.Name)}
 	}
 	var cuts partition.Cuts
-	within := statementPatience
+	within := statementTime
 	if byItself != nil {
-		within = core.SplitPatience
+		within = core.SplitTime
 	}
 	if c.cfg.Quantiles != nil {
 		var err error
@@ -209,7 +209,7 @@ func (c *Coordinator) loads(ctx context.Context, x *statecontext.Index,
 	if c.cfg.Loads == nil {
 		return nil, fmt.Errorf("%w: no indexer reports which keys are written and read", errNoHelp)
 	}
-	cuts, err := c.cfg.Loads(ctx, x, hot, core.SplitPatience)
+	cuts, err := c.cfg.Loads(ctx, x, hot, core.SplitTime)
 	if err != nil {
 		return nil, err
 	}
@@ -256,10 +256,10 @@ func (c *Coordinator) splitByItself(ctx context.Context, l *term, e *core.BeginS
 }
 
 // twice returns the number of slices of the successor: the requested one, or twice the present one.
-func twice(d *index.Definition, asked *int) (uint16, error) {
+func twice(d *index.Definition, partitions *int) (uint16, error) {
 	wanted := 2 * int(d.Partitions)
-	if asked != nil {
-		wanted = *asked
+	if partitions != nil {
+		wanted = *partitions
 	}
 	if wanted > partition.MaxPartitions {
 		return 0, tooMany(d, wanted)

@@ -14,8 +14,8 @@ import (
 
 // Execute executes one statement; its outcomes are in the order of the names in it. The command itself looks names up
 // (statecontext.ByName), and is proposed even if they do not exist: the ledger shows whether this request dropped the
-// index, and only a leader that can still commit can tell that there is none. Errors are those of the methods that it
-// calls.
+// index, and only a leader that can still commit can determine that there is none. Errors are those of the methods that
+// it calls.
 func (c *Coordinator) Execute(ctx context.Context, s expression.Statement,
 	req *statecontext.Request) ([]Outcome, error) {
 	var o Outcome

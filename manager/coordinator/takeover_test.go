@@ -91,9 +91,9 @@ func TestProjectorLostBeforeTheTerm(t *testing.T) {
 			s, ok := w.leader().Status()
 			return ok && len(s.Buckets) == 1 && s.Buckets[0].Streams.Begun == vbuckets
 		})
-		if took, patience := time.Since(began), core.DefaultSettings().OfflineAfter; took < patience ||
-			took > patience+time.Second {
-			t.Errorf("after %v, want a little more than %v", took, patience)
+		if took, limit := time.Since(began), core.DefaultSettings().OfflineAfter; took < limit ||
+			took > limit+time.Second {
+			t.Errorf("after %v, want a little more than %v", took, limit)
 		}
 		if n, _ := w.projectors["http://p1"].counts(); n-before != vbuckets/2 {
 			t.Errorf("%d streams were opened, want %d", n-before, vbuckets/2)

@@ -170,7 +170,7 @@ func (t *term) open(o core.Open) {
 	r := &lanes{of: map[core.Lane]*lane{}, cancel: cancel}
 	for _, name := range o.Lanes() {
 		workers := 1
-		if name == core.Questions || name == core.Commands {
+		if name == core.Queries || name == core.Commands {
 			workers = sendsAtOnce
 		}
 		q := newLane(workers)
@@ -231,8 +231,8 @@ func await[T any](ctx context.Context, t *term, what string, reply chan T) (v T,
 	}
 }
 
-// ask posts a request and waits for its answer. Errors wrap ErrNotLeading, ErrBusy or ctx's error.
-func ask[T any](ctx context.Context, t *term, what string, in core.Input, reply chan T) (v T, err error) {
+// query posts a request and waits for its answer. Errors wrap ErrNotLeading, ErrBusy or ctx's error.
+func query[T any](ctx context.Context, t *term, what string, in core.Input, reply chan T) (v T, err error) {
 	if err := t.post(ctx, in); err != nil {
 		return v, err
 	}

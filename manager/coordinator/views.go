@@ -18,7 +18,7 @@ func (c *Coordinator) View(ctx context.Context, bucket string) (core.BucketView,
 		return core.BucketView{}, err
 	}
 	q := &core.ViewQuery{Bucket: bucket, Reply: make(chan *core.BucketView, 1)}
-	v, err := ask(ctx, l, "view of the bucket", q, q.Reply)
+	v, err := query(ctx, l, "view of the bucket", q, q.Reply)
 	switch {
 	case err != nil:
 		return core.BucketView{}, err
@@ -36,7 +36,7 @@ func (c *Coordinator) Copies(ctx context.Context, all []partition.Copy) (map[ind
 		return nil, err
 	}
 	q := &core.CopiesQuery{All: all, Reply: make(chan map[index.CopyID]wire.CopyReport, 1)}
-	return ask(ctx, l, "reports of copies", q, q.Reply)
+	return query(ctx, l, "reports of copies", q, q.Reply)
 }
 
 // Stabilize returns a committed stability timestamp of the bucket at or above need, as soon as there is one (IX-7,

@@ -102,9 +102,9 @@ func TestSilentProjectorIsNamed(t *testing.T) {
 	})
 }
 
-// TestStreamRefusalsAreReported checks that a projector that refuses to start streams is asked again after at most
-// some seconds, however long it has refused, and that the status shows its reason, also after another projector has
-// answered that it does not host the vbuckets.
+// TestStreamRefusalsAreReported checks that a projector that refuses to start streams is sent the request again after
+// at most some seconds, however long it has refused, and that the status shows its reason, also after another projector
+// has answered that it does not host the vbuckets.
 func TestStreamRefusalsAreReported(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)

@@ -273,7 +273,7 @@ func TestRepairSurvivesLeaderProcesses(t *testing.T) {
 }
 
 // TestOnlyReportingIndexerIsBack checks that an indexer is recorded as back only when it reports: not while a new
-// leader has no report of it, nor when it only registers. Its absence is then forgotten.
+// leader has no report of it, nor when it only registers. Its absence then no longer counts.
 func TestOnlyReportingIndexerIsBack(t *testing.T) {
 	s := indexersOf(t, 3)
 	s.pass(5 * time.Second)

@@ -6,11 +6,11 @@ import (
 )
 
 const (
-	// auditSpacing is the least time between audits of two buckets, so that many buckets do not ask KV at once.
+	// auditSpacing is the least time between audits of two buckets, so that many buckets do not query KV at once.
 	auditSpacing = 1_000 // ms
-	// auditPatience limits the wait for projectors' answers; suspectPatience applies while a scan waits for the result.
-	auditPatience   = 5_000 // ms
-	suspectPatience = 1_000 // ms
+	// auditWait limits the wait for projectors' answers; suspectWait applies while a scan waits for the result.
+	auditWait   = 5_000 // ms
+	suspectWait = 1_000 // ms
 )
 
 // audits compare the streams of buckets with KV's failover logs.
@@ -26,11 +26,11 @@ type audits struct {
 func (l *audits) step() {
 	for _, b := range l.buckets.ordered {
 		a := b.audit
-		patience := int64(auditPatience)
+		wait := int64(auditWait)
 		if b.suspect {
-			patience = suspectPatience
+			wait = suspectWait
 		}
-		if a == nil || a.answers < a.asked && l.nowMS-a.sinceMS-a.pausedMS < patience {
+		if a == nil || a.answers < a.sent && l.nowMS-a.sinceMS-a.pausedMS < wait {
 			continue
 		}
 		b.audit = nil
@@ -83,8 +83,8 @@ func (l *audits) begin(b *bucket) {
 		if p == nil {
 			continue
 		}
-		b.audit.asked++
-		l.send(&p.component, Questions, "audit/"+b.name, AskLogs{Projector: id, Bucket: b.ref(),
+		b.audit.sent++
+		l.send(&p.component, Queries, "audit/"+b.name, FetchLogs{Projector: id, Bucket: b.ref(),
 			For: Purpose{Kind: ForAudit, Audit: b.audit.number}})
 	}
 }

@@ -61,7 +61,7 @@ func (l *lives) building() map[string][]*statecontext.Index {
 // backfillOf returns the minimum of what the hosts of a bucket's builds report. known is false until every host has
 // reported with definitions that contain the builds, and on the bucket's present branch.
 func (l *lives) backfillOf(s *statecontext.Bucket, builds []*statecontext.Index) (v timestamp.Vector, known bool) {
-	var asked []index.NodeID
+	var queried []index.NodeID
 	for _, x := range builds {
 		for _, c := range x.Topology.Copies {
 			if c.State == partition.Leaving {
@@ -71,10 +71,10 @@ func (l *lives) backfillOf(s *statecontext.Bucket, builds []*statecontext.Index)
 			if n == nil || n.acked < x.Definition.ModifiedCAS {
 				return v, false
 			}
-			if slices.Contains(asked, c.Node) {
+			if slices.Contains(queried, c.Node) {
 				continue
 			}
-			asked = append(asked, c.Node)
+			queried = append(queried, c.Node)
 			reported, known := n.backfillOf(s)
 			if !known {
 				return v, false

@@ -80,7 +80,7 @@ type notFound struct {
 }
 
 // rolling tracks the answers to one step of a bucket's rollback (IM-23). A new leader, and each new step, starts
-// empty; asking again is idempotent.
+// empty; repeating the request is idempotent.
 type rolling struct {
 	id      uint64
 	step    statecontext.RollbackStep
@@ -88,7 +88,7 @@ type rolling struct {
 	// pausedMS is how long the leader itself has stood still since sinceMS; no answer could reach it in that time.
 	pausedMS int64
 	answers  rollback.Answers
-	askedMS  map[string]int64
+	sentMS   map[string]int64
 	reason   string
 	waits    []string // names of the projectors and indexers that have not answered
 }
@@ -98,7 +98,7 @@ type audit struct {
 	number   uint64
 	sinceMS  int64
 	pausedMS int64 // as in rolling
-	asked    int
+	sent     int
 	logs     map[index.ProjectorID][]streams.Log
 	answers  int
 }
@@ -217,16 +217,16 @@ func (b *bucket) setProjectors(nowMS int64, alive []index.ProjectorID) {
 	b.due, b.dropsDue = true, true
 }
 
-// forgetProjector drops the state kept for a projector that has left the cluster.
-func (b *bucket) forgetProjector(id index.ProjectorID) {
+// dropProjector drops the state kept for a projector that has left the cluster.
+func (b *bucket) dropProjector(id index.ProjectorID) {
 	b.ledger.Forget(id)
 	b.drop(id, nil)
 	delete(b.doubted, id)
 }
 
-// forgetIndexer drops the state kept for an indexer that has left the cluster, or no longer hosts anything of the
+// dropIndexer drops the state kept for an indexer that has left the cluster, or no longer hosts anything of the
 // bucket.
-func (b *bucket) forgetIndexer(node index.NodeID) {
+func (b *bucket) dropIndexer(node index.NodeID) {
 	b.stab.Forget(node)
 	b.dropsDue = true
 }
@@ -257,12 +257,12 @@ func (b *bucket) takeCompletes(p index.ProjectorID, s *wire.StreamStates) {
 	b.due = true
 }
 
-// due reports whether a component may be asked (again) now, and if so records the time.
+// due reports whether a component may be queried (again) now, and if so records the time.
 func (r *rolling) due(nowMS int64, who string, again int64) bool {
-	if at, asked := r.askedMS[who]; asked && nowMS-at < again {
+	if at, sent := r.sentMS[who]; sent && nowMS-at < again {
 		return false
 	}
-	r.askedMS[who] = nowMS
+	r.sentMS[who] = nowMS
 	return true
 }
 

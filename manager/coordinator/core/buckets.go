@@ -136,7 +136,7 @@ func (l *ledgers) reconcileHosts() {
 		s := sets[name]
 		for _, node := range b.fed {
 			if !s.fed[node] { // an offline indexer will not report that it takes no part any more
-				b.forgetIndexer(node)
+				b.dropIndexer(node)
 			}
 		}
 		b.hosts, b.fed = nodesOf(&s.hosts), nodesOf(&s.fed)
@@ -286,7 +286,7 @@ func (l *ledgers) execute(b *bucket, a streams.Action) {
 		}
 		switch a.Kind {
 		case streams.FetchLogs:
-			l.send(&p.component, Questions, "logs/"+b.name, AskLogs{Projector: id, Bucket: b.ref(), VBuckets: a.VBuckets,
+			l.send(&p.component, Queries, "logs/"+b.name, FetchLogs{Projector: id, Bucket: b.ref(), VBuckets: a.VBuckets,
 				For: Purpose{Kind: ForStreams, Incarnation: a.Incarnation}})
 		case streams.StartStreams:
 			l.send(&p.component, Commands, "", StartStreams{Projector: id, Bucket: b.ref(), UUID: b.uuid,
@@ -336,8 +336,8 @@ const goneAfter = 3
 // show the rows of the lost collection.
 const lostChecks = 10
 
-// checkBuckets asks one projector per bucket, in turn, whether the bucket is unchanged. For a bucket that is not
-// streamed it asks only projectors whose answer counts (liveOwners).
+// checkBuckets queries one projector per bucket, in turn, whether the bucket is unchanged. For a bucket that is not
+// streamed it queries only projectors whose answer counts (liveOwners).
 func (l *ledgers) checkBuckets() {
 	every := l.settings.BucketCheck.Milliseconds()
 	if len(l.lost) > 0 {
@@ -380,11 +380,11 @@ func (l *ledgers) liveOwners(b *bucket) []index.ProjectorID {
 	return own
 }
 
-// bucketChecked takes a projector's answer. An answer that the bucket is gone is not believed while the bucket is
+// bucketChecked takes a projector's answer. An answer that the bucket is gone does not count while the bucket is
 // streamed: the projector's KV node may have left the KV cluster, its user may have lost the right, or it may have
 // been pointed at another cluster. A deleted bucket loses all its streams, and the projectors do not begin them again
 // on another bucket of its name. While all KV nodes are away there are no streams either; so the answer of a
-// projector that never streamed the bucket does not count then, and an answer that the KV node cannot be asked resets
+// projector that never streamed the bucket does not count then, and an answer that the KV node cannot be queried resets
 // the count.
 func (l *ledgers) bucketChecked(a *BucketChecked) {
 	b := l.buckets.byName[a.Bucket]

@@ -77,9 +77,9 @@ func TestCollectionGone(t *testing.T) {
 	}
 }
 
-// TestProjectorsAreAskedForBucketsInTurn checks that projectors are asked in turn, however many there are and however
-// long the interval is: one that cannot answer delays the others by its own turn only.
-func TestProjectorsAreAskedForBucketsInTurn(t *testing.T) {
+// TestProjectorsAreQueriedForBucketsInTurn checks that projectors are queried in turn, however many there are and
+// however long the interval is: one that cannot answer delays the others by its own turn only.
+func TestProjectorsAreQueriedForBucketsInTurn(t *testing.T) {
 	commands := []statecontext.Body{
 		&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1, FormatLevel: statecontext.FormatLevel}, member("i1"),
 		&statecontext.SetBucket{Name: "b", UUID: "u", VBuckets: 4},
@@ -95,7 +95,7 @@ func TestProjectorsAreAskedForBucketsInTurn(t *testing.T) {
 	l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 1}, hclog.NewNullLogger(), now)
 	l.active = true
 	l.membership.watchProjectors()
-	asked := map[index.ProjectorID]int{}
+	queries := map[index.ProjectorID]int{}
 	for range 2 * n {
 		now.MS += l.settings.BucketCheck.Milliseconds()
 		l.at(now)
@@ -104,14 +104,14 @@ func TestProjectorsAreAskedForBucketsInTurn(t *testing.T) {
 		for _, e := range l.effects {
 			if sent, is := e.(Send); is {
 				if c, is := sent.Message.(CheckBucket); is {
-					asked[c.Projector]++
+					queries[c.Projector]++
 				}
 			}
 		}
 	}
 	for i := range n {
-		if id := index.ProjectorID(fmt.Sprint("p", i)); asked[id] != 2 {
-			t.Errorf("of %d questions %s was asked %d: %v", 2*n, id, asked[id], asked)
+		if id := index.ProjectorID(fmt.Sprint("p", i)); queries[id] != 2 {
+			t.Errorf("of %d queries %s got %d: %v", 2*n, id, queries[id], queries)
 		}
 	}
 }
@@ -157,7 +157,7 @@ func TestMissingCollectionIsCheckedSooner(t *testing.T) {
 	} {
 		answer(x.all...)
 		if got := next(); got != x.want {
-			t.Errorf("%s: asked again after %d ms, want %d", x.what, got, x.want)
+			t.Errorf("%s: requested again after %d ms, want %d", x.what, got, x.want)
 		}
 	}
 }

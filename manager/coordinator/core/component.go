@@ -22,11 +22,11 @@ type component struct {
 
 // contact tracks the leader's contact with a component.
 type contact struct {
-	seenMS  int64
-	refused bool           // nothing listened at its address, and it has not reported since
-	heard   bool           // it has reported in this term, under this boot id
-	hello   bool           // it has answered the hello under this boot id
-	retry   liveness.Retry // of the hello
+	seenMS   int64
+	refused  bool           // nothing listened at its address, and it has not reported since
+	reported bool           // it has reported in this term, under this boot id
+	hello    bool           // it has answered the hello under this boot id
+	retry    liveness.Retry // of the hello
 	// replaced: another process has received the hello. This component has ended, or has moved and is about to register.
 	replaced bool
 	unreachable
@@ -56,12 +56,12 @@ func (u *unreachable) lasts(nowMS int64) string {
 	return u.why
 }
 
-// owed reports whether the component lacks something that the leader has to send it: a hello or definitions.
-func (l *scene) owed(c *component) bool { return !c.hello || c.acked < l.now.revision }
+// lacks reports whether the component lacks something that the leader has to send it: a hello or definitions.
+func (l *scene) lacks(c *component) bool { return !c.hello || c.acked < l.now.revision }
 
 // whyUnreachable returns why a component does not answer, if that has lasted and the leader has something to send it.
 func (l *scene) whyUnreachable(c *component) string {
-	if !l.owed(c) {
+	if !l.lacks(c) {
 		return ""
 	}
 	return c.lasts(l.nowMS)
@@ -70,14 +70,14 @@ func (l *scene) whyUnreachable(c *component) string {
 // unreached records that a component has not answered. If that lasts although the component reports, it is logged:
 // otherwise nothing would show why the component receives no commands.
 func (l *scene) unreached(c *component, err error) {
-	if !l.owed(c) { // only the answer was lost
+	if !l.lacks(c) { // only the answer was lost
 		return
 	}
 	if c.why == "" {
 		c.sinceMS = l.nowMS
 	}
 	c.why = wire.Cut(err.Error(), maxUnreachable)
-	if c.lasts(l.nowMS) == "" || !c.heard || c.logged {
+	if c.lasts(l.nowMS) == "" || !c.reported || c.logged {
 		return
 	}
 	c.logged = true
@@ -165,7 +165,7 @@ type projector struct {
 	faultsOmitted int
 	// evaluation is its last report of the indexes that it cannot evaluate; nil: it sent none, or is too old to.
 	evaluation *wire.Evaluation
-	kv         []wire.KVTrouble // buckets about which its KV node cannot be asked
+	kv         []wire.KVTrouble // buckets about which its KV node cannot be queried
 	unreached  []wire.Unreached // data ports of indexers that it cannot reach
 }
 

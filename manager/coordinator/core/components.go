@@ -28,7 +28,7 @@ func (l *membership) reconcile() {
 			l.do(Close{To: p.receiver})
 			delete(l.components.projectors, id)
 			for _, b := range l.buckets.ordered {
-				b.forgetProjector(id)
+				b.dropProjector(id)
 			}
 		}
 	}
@@ -42,7 +42,7 @@ func (l *membership) reconcile() {
 			l.do(Close{To: n.receiver})
 			delete(l.components.indexers, id)
 			for _, b := range l.buckets.ordered {
-				b.forgetIndexer(id)
+				b.dropIndexer(id)
 			}
 		}
 	}
@@ -256,7 +256,7 @@ func (l *membership) registering(b *Registering) {
 			}
 		}
 	}
-	if c != nil && c.boot != b.Boot && c.addr != b.Addr && c.heard && l.life(c) == liveness.Active {
+	if c != nil && c.boot != b.Boot && c.addr != b.Addr && c.reported && l.life(c) == liveness.Active {
 		reply(l.scene, b.Reply, fmt.Errorf("%w: %s at %s (boot %s) last reported %d ms ago; stop it, or wait until it "+
 			"counts as offline",
 			ErrBootConflict, what, c.addr, c.boot, l.nowMS-c.seenMS))
@@ -275,7 +275,7 @@ func (l *membership) registered(r *Registered) {
 		c = &p.component
 	}
 	if c != nil && c.boot == r.Boot {
-		c.seenMS, c.heard = l.nowMS, true
+		c.seenMS, c.reported = l.nowMS, true
 	} else {
 		c = nil
 	}

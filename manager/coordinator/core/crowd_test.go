@@ -49,8 +49,8 @@ func newCrowd(t *testing.T, many int) *crowd {
 	l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 1}, hclog.NewNullLogger(), c.now)
 	c.lead, l.active = l, true
 	n, p := l.components.indexers[0], l.components.projectors["p1"]
-	n.hello, n.heard, n.full, n.acked, n.seenMS = true, true, true, a.state.DefinitionsRevision(), c.now.MS
-	p.hello, p.heard, p.acked, p.seenMS = true, true, a.state.DefinitionsRevision(), c.now.MS
+	n.hello, n.reported, n.full, n.acked, n.seenMS = true, true, true, a.state.DefinitionsRevision(), c.now.MS
+	p.hello, p.reported, p.acked, p.seenMS = true, true, a.state.DefinitionsRevision(), c.now.MS
 	for x := range a.state.Indexes() {
 		for _, o := range x.Topology.Copies {
 			n.copies[o.ID] = wire.CopyReport{Copy: o.ID, Index: x.Definition.ID, Total: 10}
@@ -146,7 +146,7 @@ func TestReportsBesideBuilds(t *testing.T) {
 		c.now.MS += judgedEvery(c.lead.indexes.copies)
 		b.nearly = true
 		if c.lead.Step(c.now, Woken{}); tc.builds > 0 && b.nearly {
-			t.Errorf("%d builds: what came in is forgotten", tc.builds)
+			t.Errorf("%d builds: what came in is dropped", tc.builds)
 		}
 		looked = 0
 		report(1<<40, uint64(tc.reports+1))

@@ -74,7 +74,7 @@ func (l *differences) noteRight(propose func(*statecontext.NoteDifference)) (kno
 	for d := range s.Differences() {
 		known++
 		n := l.components.indexers[d.Node]
-		if !hosts(s, d.Index, d.Copy, d.Node) || n != nil && n.heard && n.copies[d.Copy].Compared &&
+		if !hosts(s, d.Index, d.Copy, d.Node) || n != nil && n.reported && n.copies[d.Copy].Compared &&
 			n.differing.silent(d.Copy) {
 			propose(&statecontext.NoteDifference{Index: d.Index, Copy: d.Copy, Node: d.Node})
 		}

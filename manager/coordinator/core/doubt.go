@@ -22,7 +22,7 @@ func (l *membership) doubt(bucket string, id index.ProjectorID) {
 		return
 	}
 	p.probeMS = l.nowMS + probeAgain
-	l.send(&p.component, Questions, "probe", Probe{Projector: id, Bucket: bucket})
+	l.send(&p.component, Queries, "probe", Probe{Projector: id, Bucket: bucket})
 }
 
 // probed takes the outcome of a probe.

@@ -106,7 +106,7 @@ func (l *lives) stepIndexes() {
 			continue
 		}
 		if l.carryOut(x, s); s.Kind == lifecycle.Wait {
-			l.forgetLeaving(x)
+			l.removeLeaving(x)
 		}
 	}
 	l.finish(ready)
@@ -131,13 +131,13 @@ func (l *lives) carryOut(x *statecontext.Index, s lifecycle.Step) {
 		l.propose(key, move, l.logged("all projectors can evaluate the index again", d))
 	case lifecycle.Forget:
 		if l.propose(key, &statecontext.RemoveIndex{ID: d.ID}, nil) {
-			l.forgetCopies(x)
+			l.dropCopies(x)
 		}
 	}
 }
 
-// forgetCopies drops the reports of copies of an index that was removed.
-func (l *lives) forgetCopies(x *statecontext.Index) {
+// dropCopies drops the reports of copies of an index that was removed.
+func (l *lives) dropCopies(x *statecontext.Index) {
 	for _, c := range x.Topology.Copies {
 		if n := l.components.indexers[c.Node]; n != nil {
 			delete(n.copies, c.ID)
@@ -173,7 +173,7 @@ func (l *lives) moving() *moving {
 func (l *lives) facts(x *statecontext.Index, m *moving) lifecycle.Facts {
 	d := &x.Definition
 	f := lifecycle.Facts{State: d.State, CannotEvaluate: d.CannotEvaluate(), Waits: x.Waits(), Modified: d.ModifiedCAS,
-		PlacedAt: x.PlacedCAS, Copies: l.copies[:0], Enough: l.settings.BuildPatience}
+		PlacedAt: x.PlacedCAS, Copies: l.copies[:0], Enough: l.settings.BuildTimeout}
 	for _, c := range x.Topology.Copies {
 		// a copy that leaves an index which stays plays no part in its life
 		if c.State != partition.Leaving || d.State == index.Dropping {
@@ -271,9 +271,9 @@ func (l *lives) mayHold(node index.NodeID, x *statecontext.Index) bool {
 	return l.isReachable(n) && n.acked < x.TopologyCAS
 }
 
-// forgetLeaving removes leaving copies that their hosts have released, or whose host is away: that host learns of it
+// removeLeaving removes leaving copies that their hosts have released, or whose host is away: that host learns of it
 // when it comes back.
-func (l *lives) forgetLeaving(x *statecontext.Index) {
+func (l *lives) removeLeaving(x *statecontext.Index) {
 	if x.Definition.State == index.Dropping {
 		return
 	}

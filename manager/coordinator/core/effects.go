@@ -103,9 +103,9 @@ const (
 	// restore one for a minute.
 	Commands
 	Syncs // fresh reports for waiting scans
-	// Questions ask a projector about its KV node. None waits for another, nor for commands to the projector: the node
-	// may hang.
-	Questions
+	// Queries are sent to a projector about its KV node. None waits for another, nor for commands to the projector: the
+	// node may hang.
+	Queries
 	Checks  // checks of buckets at a projector's KV node, one per bucket
 	Publish // stability timestamps
 )
@@ -113,7 +113,7 @@ const (
 // Lanes returns the lanes that the receiver has.
 func (o Open) Lanes() []Lane {
 	if o.Projector {
-		return []Lane{Control, Commands, Syncs, Questions, Checks}
+		return []Lane{Control, Commands, Syncs, Queries, Checks}
 	}
 	return []Lane{Control, Commands, Publish}
 }
@@ -123,7 +123,7 @@ type Message interface{ message() }
 
 // Messages to both kinds of component.
 type (
-	// Hello asks a component for its full report; ProjectorHelloAnswered or IndexerHelloAnswered is the answer.
+	// Hello requests the full report of a component; ProjectorHelloAnswered or IndexerHelloAnswered is the answer.
 	Hello struct {
 		Projector index.ProjectorID
 		Node      index.NodeID
@@ -134,13 +134,13 @@ type (
 
 // Messages to projectors.
 type (
-	// Probe asks whether the process is alive; Probed is the answer.
+	// Probe checks whether the process is alive; Probed is the answer.
 	Probe struct {
 		Projector index.ProjectorID
 		Bucket    string
 	}
-	// AskLogs requests failover logs, of all vbuckets if VBuckets is empty; LogsFetched is the answer.
-	AskLogs struct {
+	// FetchLogs requests failover logs, of all vbuckets if VBuckets is empty; LogsFetched is the answer.
+	FetchLogs struct {
 		Projector index.ProjectorID
 		Bucket    BucketRef
 		VBuckets  []uint16
@@ -160,15 +160,15 @@ type (
 		VBuckets    []uint16
 		Incarnation index.Incarnation
 	}
-	// CheckBucket asks whether a bucket is still the same; BucketChecked is the answer.
+	// CheckBucket checks whether a bucket is still the same; BucketChecked is the answer.
 	CheckBucket struct {
 		Projector    index.ProjectorID
 		Bucket, UUID string
 		// Collections requests the bucket's collections, too.
 		Collections bool
 	}
-	// AskSync requests a fresh report, sent once the projector has what Want contains; Synced is the answer.
-	AskSync struct {
+	// RequestSync requests a fresh report, sent once the projector has what Want contains; Synced is the answer.
+	RequestSync struct {
 		Projector index.ProjectorID
 		Bucket    BucketRef
 		Want      []uint64
@@ -206,11 +206,11 @@ type (
 func (Hello) message()         {}
 func (Push) message()          {}
 func (Probe) message()         {}
-func (AskLogs) message()       {}
+func (FetchLogs) message()     {}
 func (StartStreams) message()  {}
 func (StopStreams) message()   {}
 func (CheckBucket) message()   {}
-func (AskSync) message()       {}
+func (RequestSync) message()   {}
 func (Poll) message()          {}
 func (PublishStable) message() {}
 func (RollBack) message()      {}
@@ -246,7 +246,7 @@ const (
 func (k PurposeKind) String() string {
 	switch k {
 	case ForRollback:
-		return "asking for failover logs for a rollback"
+		return "requesting failover logs for a rollback"
 	case ForAudit:
 		return "audit"
 	}

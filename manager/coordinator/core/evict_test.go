@@ -144,12 +144,12 @@ func TestEvictionsKeepToNamedIndexers(t *testing.T) {
 		offline index.NodeID
 		on      []index.NodeID // nil: it waits
 	}{
-		"no names":                {nil, NoNode, []index.NodeID{1, 2, 3}},
-		"two others are named":    {[]string{"i0", "i2", "u3"}, NoNode, []index.NodeID{2, 3}},
-		"one of them is offline":  {[]string{"i0", "i2", "u3"}, 2, []index.NodeID{3}},
-		"the other is offline":    {[]string{"i0", "i2"}, 2, nil},
-		"it was the only one":     {[]string{"i0"}, NoNode, []index.NodeID{1, 2, 3}},
-		"the other was forgotten": {[]string{"i0", "i9"}, NoNode, []index.NodeID{1, 2, 3}},
+		"no names":               {nil, NoNode, []index.NodeID{1, 2, 3}},
+		"two others are named":   {[]string{"i0", "i2", "u3"}, NoNode, []index.NodeID{2, 3}},
+		"one of them is offline": {[]string{"i0", "i2", "u3"}, 2, []index.NodeID{3}},
+		"the other is offline":   {[]string{"i0", "i2"}, 2, nil},
+		"it was the only one":    {[]string{"i0"}, NoNode, []index.NodeID{1, 2, 3}},
+		"the other was removed":  {[]string{"i0", "i9"}, NoNode, []index.NodeID{1, 2, 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := crowded(t, 1)

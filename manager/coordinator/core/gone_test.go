@@ -11,11 +11,11 @@ import (
 	"tidemark/wire"
 )
 
-// asked is a crowd with another live projector, p9, that never streamed anything.
-type asked struct{ *crowd }
+// spareCrowd is a crowd with another live projector, p9, that never streamed anything.
+type spareCrowd struct{ *crowd }
 
-func newAsked(t *testing.T) asked {
-	s := asked{newCrowd(t, 0)}
+func newSpareCrowd(t *testing.T) spareCrowd {
+	s := spareCrowd{newCrowd(t, 0)}
 	s.do(&statecontext.RegisterProjector{Projector: statecontext.Projector{ID: "p9", Admin: "http://p9", BootID: "boot"}})
 	if alive := s.lead.components.alive; len(alive) != 2 {
 		t.Fatal(alive)
@@ -24,7 +24,7 @@ func newAsked(t *testing.T) asked {
 }
 
 // do commits a command, and runs a tick that sees it.
-func (s asked) do(b statecontext.Body) {
+func (s spareCrowd) do(b statecontext.Body) {
 	s.a.do(b)
 	s.now.State = s.a.state
 	for _, in := range []Input{Committed{}, Tick{}} {
@@ -34,7 +34,7 @@ func (s asked) do(b statecontext.Body) {
 }
 
 // end ends all streams of the bucket.
-func (s asked) end() {
+func (s spareCrowd) end() {
 	b := s.lead.buckets.byName["b"]
 	for v := range b.ledger.Len() {
 		e := b.ledger.At(v)
@@ -42,9 +42,9 @@ func (s asked) end() {
 	}
 }
 
-// answers takes answers of the form "PROJECTOR WORD": the bucket is here, another one, gone, or cannot be asked
+// answers takes answers of the form "PROJECTOR WORD": the bucket is here, another one, gone, or cannot be queried
 // about. It returns after how many answers a command about the bucket was proposed, and the command.
-func (s asked) answers(uuid string, answers ...string) (after int, what statecontext.Body) {
+func (s spareCrowd) answers(uuid string, answers ...string) (after int, what statecontext.Body) {
 	for i, answer := range answers {
 		who, word, _ := strings.Cut(answer, " ")
 		in := &BucketChecked{CheckBucket: CheckBucket{Projector: index.ProjectorID(who), Bucket: "b", UUID: uuid}}
@@ -69,7 +69,7 @@ func (s asked) answers(uuid string, answers ...string) (after int, what statecon
 
 // TestBucketGone checks that a bucket counts as gone, or as another one, after goneAfter consecutive answers of
 // projectors that streamed it last, while it is not streamed. While all KV nodes are away, no index is lost through a
-// projector that never streamed the bucket, or through one such answer among projectors that cannot ask their nodes.
+// projector that never streamed the bucket, or through one such answer among projectors that cannot query their nodes.
 func TestBucketGone(t *testing.T) {
 	for _, x := range []struct {
 		what    string
@@ -87,7 +87,7 @@ func TestBucketGone(t *testing.T) {
 		{"not in a row: it is here", []string{"p1 gone", "p1 gone", "p9 here", "p1 gone", "p1 gone"}, 0},
 		{"in a row of those that count", []string{"p1 gone", "p9 silent", "p1 gone", "p9 silent", "p1 gone"}, 5},
 	} {
-		s := newAsked(t)
+		s := newSpareCrowd(t)
 		if after, what := s.answers("u", x.answers...); after != 0 {
 			t.Errorf("%s: while it is streamed %T after %d answers", x.what, what, after)
 		}
@@ -106,7 +106,7 @@ func TestBucketGone(t *testing.T) {
 // TestBucketGoneWithItsProjectors checks that all live projectors count if none of those that streamed the bucket is
 // alive.
 func TestBucketGoneWithItsProjectors(t *testing.T) {
-	s := newAsked(t)
+	s := newSpareCrowd(t)
 	s.lead.components.projectors["p1"].refused = true
 	s.lead.membership.watchProjectors()
 	if after, what := s.answers("u", "p9 gone", "p9 gone", "p9 gone"); after != 3 {
@@ -114,10 +114,10 @@ func TestBucketGoneWithItsProjectors(t *testing.T) {
 	}
 }
 
-// TestBucketGoneIsForgotten checks that earlier answers do not count against a bucket that is re-created under its
+// TestBucketGoneIsReset checks that earlier answers do not count against a bucket that is re-created under its
 // name.
-func TestBucketGoneIsForgotten(t *testing.T) {
-	s := newAsked(t)
+func TestBucketGoneIsReset(t *testing.T) {
+	s := newSpareCrowd(t)
 	s.end()
 	if after, what := s.answers("u", "p1 gone", "p1 gone", "p1 gone"); after != 3 {
 		t.Fatalf("%T after %d answers, want 3", what, after)
@@ -130,10 +130,10 @@ func TestBucketGoneIsForgotten(t *testing.T) {
 	}
 }
 
-// TestProjectorsAskedForABucket checks that all projectors are asked in turn while the bucket is streamed, so that one
-// with a wrong answer is logged, once until it finds the bucket; otherwise only those whose answers count.
-func TestProjectorsAskedForABucket(t *testing.T) {
-	s := newAsked(t)
+// TestProjectorsQueriedForABucket checks that all projectors are queried in turn while the bucket is streamed, so that
+// one with a wrong answer is logged, once until it finds the bucket; otherwise only those whose answers count.
+func TestProjectorsQueriedForABucket(t *testing.T) {
+	s := newSpareCrowd(t)
 	turns := func() (who []index.ProjectorID) {
 		for range 4 {
 			s.now.MS += s.lead.settings.BucketCheck.Milliseconds()
@@ -149,7 +149,7 @@ func TestProjectorsAskedForABucket(t *testing.T) {
 		return who
 	}
 	if got := turns(); !slices.Equal(got, []index.ProjectorID{"p1", "p1", "p9", "p9"}) {
-		t.Errorf("while it is streamed are asked %v", got)
+		t.Errorf("while it is streamed are queried %v", got)
 	}
 	doubted := s.lead.buckets.byName["b"].doubted
 	s.answers("u", "p9 gone", "p1 here")
@@ -161,6 +161,6 @@ func TestProjectorsAskedForABucket(t *testing.T) {
 	}
 	s.end()
 	if got := turns(); !slices.Equal(got, []index.ProjectorID{"p1", "p1", "p1", "p1"}) {
-		t.Errorf("when it is not streamed are asked %v", got)
+		t.Errorf("when it is not streamed are queried %v", got)
 	}
 }

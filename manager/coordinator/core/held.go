@@ -29,7 +29,7 @@ func (l *heldList) pack() {
 	l.heldDirty, l.madeMS = false, l.nowMS
 	list := make([]wire.Held, 0, copies)
 	for _, n := range l.components.indexers {
-		ok := !n.offline && n.heard
+		ok := !n.offline && n.reported
 		for _, c := range n.copies {
 			if c.Held.Number > 0 {
 				list = append(list, wire.Held{Copy: c.Copy, Node: n.node, Ref: c.Held, OK: ok})

@@ -48,7 +48,7 @@ type (
 		Report *wire.IndexerReport
 		Reply  chan *wire.ReportReply
 	}
-	// Registering asks whether another process with this identity is still alive. A process at the same address is
+	// Registering checks whether another process with this identity is still alive. A process at the same address is
 	// always accepted as the successor of the old one: two processes cannot listen there at once.
 	Registering struct {
 		UUID       string            // of an indexer; or
@@ -56,7 +56,7 @@ type (
 		Boot, Addr string
 		Reply      chan error
 	}
-	// Registered asks the Leader to take over a registration, and for the reply to it.
+	// Registered requests that the Leader take over a registration, and the reply to it.
 	Registered struct {
 		IsNode    bool
 		Node      index.NodeID
@@ -96,9 +96,9 @@ type (
 		From    Receiver
 		Refused bool
 	}
-	// LogsFetched answers AskLogs.
+	// LogsFetched answers FetchLogs.
 	LogsFetched struct {
-		AskLogs
+		FetchLogs
 		Logs []streams.Log
 		Err  error
 	}
@@ -114,9 +114,9 @@ type (
 		Unknown bool
 		Err     error
 	}
-	// Synced answers AskSync. Only its complete seqnos are used, as it is not part of the sequence of reports.
+	// Synced answers RequestSync. Only its complete seqnos are used, as it is not part of the sequence of reports.
 	Synced struct {
-		AskSync
+		RequestSync
 		From   Receiver
 		Report *wire.ProjectorReport
 		Err    error
@@ -193,7 +193,7 @@ type (
 		Drop  []partition.Replica
 		Reply chan Lacking
 	}
-	// WholeQuery asks which copies of ready indexes on a node are not whole, or possibly not, for another reason than a
+	// WholeQuery queries which copies of ready indexes on a node are not whole, or possibly not, for another reason than a
 	// move: copies placed by ALTER INDEX or a removal are allocated before they are filled.
 	WholeQuery struct {
 		State *statecontext.State

@@ -33,7 +33,7 @@ func (l *intake) projectorReported(in *ProjectorReported) {
 // lost, or it arrived after a newer one and is not a repetition of that. If the projector's state is incomplete, the
 // report of its hello is taken even if it is overtaken.
 func (l *intake) takeProjectorReport(p *projector, r *wire.ProjectorReport, hello bool) bool {
-	p.seenMS, p.heard, p.refused = l.nowMS, true, false
+	p.seenMS, p.reported, p.refused = l.nowMS, true, false
 	if p.reports.Overtaken(r.Sequence) && (!hello || p.reports.Whole()) {
 		return p.reports.Is(r.Sequence)
 	}
@@ -55,7 +55,7 @@ func (l *intake) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 }
 
 // takeStreamStates takes a projector's report of its streams of one bucket. If the report does not fit, p.reports
-// asks for a full one.
+// requests a full one.
 func (l *intake) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates) {
 	if err := s.Expand(); err != nil {
 		l.log.Warn("report", "projector", p.id, "bucket", s.Bucket, "error", err)
@@ -106,7 +106,7 @@ func (l *intake) indexerReported(in *IndexerReported) {
 
 // takeIndexerReport is takeProjectorReport for an indexer.
 func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport, hello bool) bool {
-	n.seenMS, n.heard = l.nowMS, true
+	n.seenMS, n.reported = l.nowMS, true
 	if n.reports.Overtaken(r.Sequence) && (!hello || n.full) {
 		return n.reports.Is(r.Sequence)
 	}
@@ -203,7 +203,7 @@ func (l *intake) judge(b *bucket, n *indexer, a *wire.Accepted) bool {
 	return b.ledger.Indexer(l.nowMS, n.node, accepts)
 }
 
-// judgePart divides the ledger's patience with an indexer: after a part of it, unchanged acceptances are passed
+// judgePart divides the ledger's wait for an indexer: after a part of it, unchanged acceptances are passed
 // again, so that reports of an indexer at rest count, too.
 const judgePart = 20
 

@@ -84,7 +84,7 @@ func (g *helloScene) hello(id index.ProjectorID, number uint64, says []wire.Stre
 		Report: wire.ProjectorReport{ID: id, BootID: "boot", Sequence: number, Buckets: says}}})
 }
 
-// report delivers a report of p1; full: the reply asks for a full report.
+// report delivers a report of p1; full: the reply requests a full report.
 func (g *helloScene) report(base, number uint64, says []wire.StreamStates) (full bool) {
 	g.t.Helper()
 	r := &ProjectorReported{Report: &wire.ProjectorReport{ID: "p1", BootID: "boot", Base: base, Sequence: number,
@@ -133,21 +133,21 @@ func TestReportBetweenHelloAndActivation(t *testing.T) {
 	}
 	g.report(0, 7, stream(true, 10, false))
 	if g.report(7, 8, stream(false, 10, true)) {
-		t.Error("everything is asked for, though the base is here")
+		t.Error("everything is requested, though the base is here")
 	}
 	g.hello("p2", 1, nil)
 	if !g.lead.active {
 		t.Fatal("all have answered, and the leader has not begun")
 	}
 	if !g.report(8, 9, nil) {
-		t.Error("the leader began with the hello, and does not ask for what came after it")
+		t.Error("the leader began with the hello, and does not request what came after it")
 	}
 	g.report(0, 10, stream(true, 10, true))
 	if s := g.state(); s == streams.Begun {
 		t.Errorf("a stream that has ended is %v", s)
 	}
 	if g.report(10, 11, nil) {
-		t.Error("everything is asked for again and again")
+		t.Error("everything is requested again and again")
 	}
 }
 
@@ -162,7 +162,7 @@ func TestHelloOutOfOrder(t *testing.T) {
 		g.hello("p1", 5, stream(true, 10, true))
 		g.now.MS += 100 // the leader is active, and requests what is missing
 		if !g.report(6, 7, nil) {
-			t.Error("everything is not asked for when the leader begins")
+			t.Error("everything is not requested when the leader begins")
 		}
 		g.report(0, 8, stream(true, 20, false))
 		if s := g.state(); s != streams.Begun {
@@ -174,7 +174,7 @@ func TestHelloOutOfOrder(t *testing.T) {
 			t.Errorf("an answer from before report 8 was taken: %v", g.state())
 		}
 		if g.report(8, 9, nil) {
-			t.Error("everything is asked for, though the base is here")
+			t.Error("everything is requested, though the base is here")
 		}
 	})
 	t.Run("a projector's comes behind a change", func(t *testing.T) {

@@ -14,13 +14,13 @@ import (
 
 // dropper is a crowd of two indexers, whose projectors drop data meant for them.
 type dropper struct {
-	asked
+	spareCrowd
 	b    *bucket
 	sent map[index.ProjectorID]uint64 // number of reports sent
 }
 
 func newDropper(t *testing.T) dropper {
-	s := dropper{asked: newAsked(t), sent: map[index.ProjectorID]uint64{}}
+	s := dropper{spareCrowd: newSpareCrowd(t), sent: map[index.ProjectorID]uint64{}}
 	s.do(member("i2"))
 	s.b = s.lead.buckets.byName["b"]
 	for node := range index.NodeID(2) {

@@ -17,7 +17,7 @@ import (
 // not count that time as silence of components, whatever input comes first, while earlier silence still counts.
 func TestLeadersOwnPause(t *testing.T) {
 	for _, what := range []string{"a tick", "a report"} {
-		s := newAsked(t)
+		s := newSpareCrowd(t)
 		l, b := s.lead, s.lead.buckets.byName["b"]
 		pass := func(ms int64) {
 			for end := s.now.MS + ms; s.now.MS < end; {
@@ -27,7 +27,7 @@ func TestLeadersOwnPause(t *testing.T) {
 			}
 		}
 		age := func() int64 { return s.now.MS - l.components.projectors["p9"].seenMS }
-		l.components.projectors["p9"].heard = true
+		l.components.projectors["p9"].reported = true
 		pass(2000)
 		silent := age()
 		s.now.MS += 60_000
@@ -57,7 +57,7 @@ func TestLeadersOwnPause(t *testing.T) {
 // TestLeadersOwnPauseInARollback checks that a rollback does not proceed without components because of the pause, and
 // that no participating indexer counts as silent.
 func TestLeadersOwnPauseInARollback(t *testing.T) {
-	s := newAsked(t)
+	s := newSpareCrowd(t)
 	l, b := s.lead, s.lead.buckets.byName["b"]
 	b.stab.Report(0, s.now.MS, stability.Report{BootID: "boot", Active: true})
 	l.Step(s.now, Tick{})
@@ -72,7 +72,7 @@ func TestLeadersOwnPauseInARollback(t *testing.T) {
 	if lagging := b.stab.Lagging(s.now.MS); len(lagging) > 0 {
 		t.Errorf("indexers %v count as silent", lagging)
 	}
-	s.now.MS += rollbackPatience
+	s.now.MS += rollbackWait
 	l.at(s.now)
 	l.ledgers.rollbacks.waitedFor(b)
 	if !b.rolling.answers.Late {
@@ -82,27 +82,27 @@ func TestLeadersOwnPauseInARollback(t *testing.T) {
 
 // TestLeadersOwnPauseInARepair checks that streams are not requested again without the positions of live indexers.
 func TestLeadersOwnPauseInARepair(t *testing.T) {
-	s := newAsked(t)
-	asked := func() (positions, logs bool) {
+	s := newSpareCrowd(t)
+	requested := func() (positions, logs bool) {
 		for _, e := range s.lead.Step(s.now, Tick{}) {
 			sent, _ := e.(Send)
 			_, poll := sent.Message.(Poll)
-			ask, is := sent.Message.(AskLogs)
-			positions, logs = positions || poll, logs || is && ask.For.Kind == ForStreams
+			m, is := sent.Message.(FetchLogs)
+			positions, logs = positions || poll, logs || is && m.For.Kind == ForStreams
 		}
 		return positions, logs
 	}
-	asked()
+	requested()
 	s.end()
-	if positions, _ := asked(); !positions {
-		t.Fatal("no positions are asked for")
+	if positions, _ := requested(); !positions {
+		t.Fatal("no positions are requested")
 	}
 	s.now.MS += 60_000
-	if _, logs := asked(); logs {
+	if _, logs := requested(); logs {
 		t.Error("it goes on without positions")
 	}
 	s.now.MS += s.lead.settings.Streams.AnswerWait.Milliseconds()
-	if _, logs := asked(); !logs {
+	if _, logs := requested(); !logs {
 		t.Error("it waits for ever")
 	}
 }
@@ -110,7 +110,7 @@ func TestLeadersOwnPauseInARepair(t *testing.T) {
 // TestLeadersOwnPauseAtItsStart checks that the leader does not become active without the components that it has just
 // sent hellos.
 func TestLeadersOwnPauseAtItsStart(t *testing.T) {
-	s := newAsked(t)
+	s := newSpareCrowd(t)
 	s.lead.active = false
 	for _, p := range s.lead.components.projectors {
 		p.hello = false
@@ -127,15 +127,15 @@ func TestLeadersOwnPauseAtItsStart(t *testing.T) {
 	}
 }
 
-// TestLeadersOwnPauseInABuild checks that the pause does not count toward BuildPatience, the time for which a build
+// TestLeadersOwnPauseInABuild checks that the pause does not count toward BuildTimeout, the time for which a build
 // may lack a host.
 func TestLeadersOwnPauseInABuild(t *testing.T) {
-	s := newAsked(t)
+	s := newSpareCrowd(t)
 	l := s.lead
 	l.lives.lacking(1, true)
 	s.now.MS += 1000
 	l.at(s.now)
-	s.now.MS += l.settings.BuildPatience.Milliseconds()
+	s.now.MS += l.settings.BuildTimeout.Milliseconds()
 	l.lives.pause(l.membership.pause(s.now.MS))
 	l.at(s.now)
 	if got := l.lives.lacking(1, true); got != time.Second {
@@ -145,21 +145,21 @@ func TestLeadersOwnPauseInABuild(t *testing.T) {
 
 // TestLeadersOwnPauseInAnAudit checks that an audit does not end without answers that wait to be taken.
 func TestLeadersOwnPauseInAnAudit(t *testing.T) {
-	s := newAsked(t)
+	s := newSpareCrowd(t)
 	l, b := s.lead, s.lead.buckets.byName["b"]
 	b.suspect = true
 	for end := s.now.MS + auditSpacing; b.audit == nil && s.now.MS <= end; s.now.MS += 20 {
 		l.Step(s.now, Tick{})
 	}
 	a := b.audit
-	if a == nil || a.asked != 2 {
+	if a == nil || a.sent != 2 {
 		t.Fatalf("%+v", a)
 	}
 	s.now.MS += 60_000
 	if l.Step(s.now, Tick{}); b.audit != a {
 		t.Error("it ends without answers")
 	}
-	s.now.MS += suspectPatience
+	s.now.MS += suspectWait
 	if l.Step(s.now, Tick{}); b.audit == a {
 		t.Error("it waits for ever")
 	}

@@ -145,7 +145,7 @@ func advanceBytes(a *statecontext.BucketAdvance) int {
 	return n
 }
 
-// nextOf asks the decider for a bucket's promotion.
+// nextOf returns the decider's next step of a bucket's promotion.
 func (l *promotion) nextOf(b *bucket) (statecontext.BucketAdvance, bool) {
 	s := l.stateOf(b)
 	if s == nil || s.Rollback != nil || s.Stability.Number != b.stable.Number {
@@ -212,8 +212,8 @@ func (l *promotion) isLate(b *bucket, n *indexer) bool {
 // maxWaiters bounds scans that wait for a stability timestamp.
 const maxWaiters = 4096
 
-// forget removes scans whose callers no longer wait.
-func (l *promotion) forget(left []*Stabilize) {
+// prune removes scans whose callers no longer wait.
+func (l *promotion) prune(left []*Stabilize) {
 	for _, s := range left {
 		s.left = true // its input may arrive after this
 		if b := l.buckets.byName[s.Bucket]; b != nil {
@@ -431,7 +431,7 @@ func (l *promotion) hurry(b *bucket) {
 			continue
 		}
 		p.syncing[b.ref()] = true
-		l.send(&p.component, Syncs, "", AskSync{Projector: id, Bucket: b.ref(), Want: slices.Clone(want)})
+		l.send(&p.component, Syncs, "", RequestSync{Projector: id, Bucket: b.ref(), Want: slices.Clone(want)})
 	}
 }
 

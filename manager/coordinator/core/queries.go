@@ -91,7 +91,7 @@ func (l *scene) others(s *statecontext.State, node index.NodeID) Others {
 	n := l.components.indexers[node]
 	o := Others{filling: filling(s), unsure: map[index.CopyID]bool{}}
 	o.Offline = l.isOffline(n)
-	o.Silent = n == nil || !o.Offline && !n.heard && !n.hello
+	o.Silent = n == nil || !o.Offline && !n.reported && !n.hello
 	for x := range s.Indexes() {
 		if x.Definition.State == index.Maintenance && x.Topology.IsOn(node) {
 			l.discount(&o, x, node)

@@ -64,8 +64,8 @@ func TestCommandsWaitForTheirBucketOnly(t *testing.T) {
 			"take take 1 take", "start b 1 1, start a 3 1 2, none"},
 		{"by key in one place", []Send{polling("a"), polling("b"), polling("a")}, "take take 0 take",
 			"poll a, poll b, none"},
-		{"a question is no command", []Send{{Lane: Questions, Key: "x", Message: AskLogs{Bucket: BucketRef{Name: "a"}}},
-			{Lane: Questions, Key: "y", Message: AskLogs{Bucket: BucketRef{Name: "a"}}}}, "take take", "x, y"},
+		{"a query is no command", []Send{{Lane: Queries, Key: "x", Message: FetchLogs{Bucket: BucketRef{Name: "a"}}},
+			{Lane: Queries, Key: "y", Message: FetchLogs{Bucket: BucketRef{Name: "a"}}}}, "take take", "x, y"},
 	} {
 		var q Queue
 		for _, p := range c.put {
@@ -105,7 +105,7 @@ func TestStartsOfOthersStay(t *testing.T) {
 }
 
 // TestNoBucketIsDropped checks that messages with a key are never dropped, however many buckets there are (once the
-// first of more than LaneLength were never asked for), and that messages without a key are bounded.
+// first of more than LaneLength were never requested), and that messages without a key are bounded.
 func TestNoBucketIsDropped(t *testing.T) {
 	const keyed, loose = 2 * LaneLength, LaneLength + 3
 	var q Queue
@@ -113,7 +113,7 @@ func TestNoBucketIsDropped(t *testing.T) {
 		q.Put(Send{Lane: Checks, Key: fmt.Sprint("bucket/", i), Message: CheckBucket{}})
 	}
 	for i := range loose {
-		q.Put(Send{Lane: Syncs, Message: AskSync{Want: []uint64{uint64(i)}}})
+		q.Put(Send{Lane: Syncs, Message: RequestSync{Want: []uint64{uint64(i)}}})
 	}
 	if q.Len() != keyed+LaneLength {
 		t.Fatal(q.Len())
@@ -126,7 +126,7 @@ func TestNoBucketIsDropped(t *testing.T) {
 	if keys[0] != "bucket/0" || keys[keyed-1] != fmt.Sprint("bucket/", keyed-1) || slices.Contains(keys, "") {
 		t.Error(keys[0], keys[keyed-1])
 	}
-	if sent, _ := q.Take(); sent.Message.(AskSync).Want[0] != loose-LaneLength {
+	if sent, _ := q.Take(); sent.Message.(RequestSync).Want[0] != loose-LaneLength {
 		t.Errorf("%+v is the oldest that is left", sent.Message)
 	}
 }

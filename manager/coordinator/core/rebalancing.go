@@ -50,8 +50,8 @@ func (l *moves) step() {
 			})
 		return
 	}
-	patience := l.settings.BuildPatience.Milliseconds()
-	bounds := rebalance.Bounds{Sends: int(r.Sends), Receives: int(r.Receives), Patience: patience, Unbegun: patience,
+	timeout := l.settings.BuildTimeout.Milliseconds()
+	bounds := rebalance.Bounds{Sends: int(r.Sends), Receives: int(r.Receives), Patience: timeout, Unbegun: timeout,
 		AtOnce: stepsAtOnce}
 	if r.Cause == statecontext.RepairCause { // what is given up is planned anew, without that node
 		bounds.Unbegun = l.settings.BuildAway.Milliseconds()
@@ -242,7 +242,7 @@ func (l *moves) lost(r *statecontext.RebalanceJob) losses {
 // unserved returns the copies of absent indexers with which nothing is lost, except those that steps in progress
 // already move or create.
 func (l *moves) unserved(awayMS map[index.NodeID]int64) map[index.CopyID]bool {
-	unserved, patience := map[index.CopyID]bool{}, l.settings.BuildAway.Milliseconds()
+	unserved, timeout := map[index.CopyID]bool{}, l.settings.BuildAway.Milliseconds()
 	for _, id := range l.indexes.ids {
 		x := l.now.newest.Index(id)
 		if x == nil || x.Definition.State == index.Dropping || BucketGone(l.now.newest, &x.Definition) {
@@ -251,7 +251,7 @@ func (l *moves) unserved(awayMS map[index.NodeID]int64) map[index.CopyID]bool {
 		for _, c := range x.Topology.Copies {
 			ms := awayMS[c.Node]
 			if c.State == partition.Placed && ms > 0 ||
-				c.State == partition.Allocated && x.Definition.State == index.Backfill && ms >= patience {
+				c.State == partition.Allocated && x.Definition.State == index.Backfill && ms >= timeout {
 				unserved[c.ID] = true
 			}
 		}

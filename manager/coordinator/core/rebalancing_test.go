@@ -161,7 +161,7 @@ func TestBuildOfALostIndexerMoves(t *testing.T) {
 		t.Fatalf("the index is %s, and began %+v", d.State, s.began)
 	}
 	s.there[2] = false
-	s.pass(20 * time.Minute) // longer than BuildPatience and RepairAfter
+	s.pass(20 * time.Minute) // longer than BuildTimeout and RepairAfter
 	if d := s.state.state.Definition(1); d.State != index.Backfill || len(s.began) != 1 {
 		t.Fatalf("the index is %s, and began %+v", d.State, s.began)
 	}
@@ -218,7 +218,7 @@ func TestCancelledRepairOfUncreatedCopies(t *testing.T) {
 	}
 	s.commit(&statecontext.CancelRebalance{ID: s.state.state.RebalanceUnderWay().ID})
 	s.step(Changed{})
-	s.pass(9 * time.Minute) // BuildPatience is not over
+	s.pass(9 * time.Minute) // BuildTimeout is not over
 	if len(s.began) != 1 {
 		t.Fatalf("%d repairs began after it was cancelled", len(s.began))
 	}

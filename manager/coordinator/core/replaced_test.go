@@ -61,7 +61,7 @@ func TestAnotherAtTheAddress(t *testing.T) {
 				g.step(&IndexerHelloAnswered{From: dead, Err: err})
 				g.step(&ProjectorHelloAnswered{Hello: Hello{Projector: "p1"}, From: deadP, Err: err})
 				g.step(&Handed{From: dead, Err: err}) // one that was under way
-				g.step(&Synced{AskSync: AskSync{Projector: "p1", Bucket: b}, From: deadP, Err: err})
+				g.step(&Synced{RequestSync: RequestSync{Projector: "p1", Bucket: b}, From: deadP, Err: err})
 				continue
 			}
 			other := wire.IndexerReport{UUID: "u1", Node: 1, BootID: "boot1", Sequence: 1}
@@ -70,7 +70,7 @@ func TestAnotherAtTheAddress(t *testing.T) {
 			g.step(&ProjectorHelloAnswered{Hello: Hello{Projector: "p1"}, From: deadP,
 				Answer: &wire.ProjectorHello{Report: otherP}})
 			g.step(&Handed{From: dead, Handed: g.lead.now.revision, Acked: g.lead.now.revision}) // one that was under way
-			g.step(&Synced{AskSync: AskSync{Projector: "p1", Bucket: b}, From: deadP, Report: &otherP})
+			g.step(&Synced{RequestSync: RequestSync{Projector: "p1", Bucket: b}, From: deadP, Report: &otherP})
 		}
 		n, p := g.lead.components.indexers[0], g.lead.components.projectors["p1"]
 		for name, c := range map[string]*component{"indexer": &n.component, "projector": &p.component} {
@@ -94,7 +94,7 @@ func TestRefusedHelloEndsTheWait(t *testing.T) {
 	g.hello("p2", 1, nil)
 	g.step(&IndexerHelloAnswered{From: g.at, Err: err})
 	if g.lead.active {
-		t.Fatal("the leader has begun before it has heard of all components")
+		t.Fatal("the leader has begun before it has reports of all components")
 	}
 	g.step(&ProjectorHelloAnswered{Hello: Hello{Projector: "p1"}, From: g.to["p1"], Err: err})
 	if !g.lead.active {

@@ -14,12 +14,12 @@ import (
 
 // Timeouts of a rollback step: a component that has not answered by then compares logs when it comes back.
 const (
-	rollbackPatience = 60_000 // ms
-	rollbackAgain    = 1_000  // ms until a component that has not answered is asked again
-	// logsPatience is the wait for projectors whose answers are not required; logsAgain is the time until they are asked
+	rollbackWait  = 60_000 // ms
+	rollbackAgain = 1_000  // ms until a component that has not answered is sent the request again
+	// logsWait is the wait for projectors whose answers are not required; logsAgain is the time until they are queried
 	// again.
-	logsPatience = 1_000 // ms
-	logsAgain    = 250   // ms
+	logsWait  = 1_000 // ms
+	logsAgain = 250   // ms
 )
 
 // rollbacks takes buckets through the steps of a rollback.
@@ -69,7 +69,7 @@ func (l *rollbacks) step(b *bucket) {
 		l.advance(b, s, d)
 		return
 	}
-	l.ask(b, s.Rollback, d)
+	l.request(b, s.Rollback, d)
 }
 
 // enter begins a step that is new to this leader: waiting scans are refused, and no answer has come in.
@@ -77,15 +77,15 @@ func (l *rollbacks) enter(b *bucket, c *statecontext.RollbackContext) {
 	if r := b.rolling; r != nil && r.id == c.ID && r.step == c.Step {
 		return
 	}
-	b.rolling = &rolling{id: c.ID, step: c.Step, sinceMS: l.nowMS, askedMS: map[string]int64{}, answers: rollback.Answers{
+	b.rolling = &rolling{id: c.ID, step: c.Step, sinceMS: l.nowMS, sentMS: map[string]int64{}, answers: rollback.Answers{
 		Logs: map[index.ProjectorID][]timestamp.VBucketLog{}, Away: map[index.ProjectorID]bool{},
 		Prepared: map[index.NodeID]rollback.Reply{}, Done: map[index.NodeID]rollback.Reply{}}}
 	l.promotion.fail(b, ErrInRollback)
 	l.log.Info("rollback", "bucket", b.name, "id", c.ID, "step", c.Step)
 }
 
-// waitedFor determines whose answers the step waits for: live projectors until logsPatience, and the bucket's live
-// indexers until rollbackPatience. A suspect indexer, which has not reported for a while though it should ten times a
+// waitedFor determines whose answers the step waits for: live projectors until logsWait, and the bucket's live
+// indexers until rollbackWait. A suspect indexer, which has not reported for a while though it should ten times a
 // second, is not waited for while another one is active: it compares logs when it comes back.
 func (l *rollbacks) waitedFor(b *bucket) {
 	r := b.rolling
@@ -107,8 +107,8 @@ func (l *rollbacks) waitedFor(b *bucket) {
 		r.answers.Nodes = suspect
 	}
 	waited := l.nowMS - r.sinceMS - r.pausedMS
-	r.answers.Late = waited >= rollbackPatience
-	if waited >= logsPatience {
+	r.answers.Late = waited >= rollbackWait
+	if waited >= logsWait {
 		for _, id := range l.components.alive {
 			r.answers.Away[id] = true
 		}
@@ -128,12 +128,12 @@ func (l *rollbacks) namesOf(d rollback.Decision) (names []string) {
 	return names
 }
 
-// ask sends requests to the components whose answers are missing.
-func (l *rollbacks) ask(b *bucket, c *statecontext.RollbackContext, d rollback.Decision) {
+// request sends requests to the components whose answers are missing.
+func (l *rollbacks) request(b *bucket, c *statecontext.RollbackContext, d rollback.Decision) {
 	r := b.rolling
 	for _, id := range d.AskLogs {
 		if p := l.components.projectors[id]; p != nil && r.due(l.nowMS, "logs/"+string(id), logsAgain) {
-			l.send(&p.component, Questions, "rollback/"+b.name, AskLogs{Projector: id, Bucket: b.ref(),
+			l.send(&p.component, Queries, "rollback/"+b.name, FetchLogs{Projector: id, Bucket: b.ref(),
 				For: Purpose{Kind: ForRollback, Rollback: r.id}})
 		}
 	}

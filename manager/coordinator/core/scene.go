@@ -138,7 +138,7 @@ func (l *scene) isFlying(key string) bool {
 	return is
 }
 
-// land forgets a command that was in flight.
+// land drops a command that was in flight.
 func (l *scene) land(key string) {
 	if l.isFlying(key) && strings.HasPrefix(key, indexPrefix) {
 		l.proposals.indexes--
@@ -185,12 +185,12 @@ const (
 // proposalRest is the pause of a duty after its proposal has failed.
 const proposalRest = 200 // ms
 
-// life judges a component by the age of its last sign of life, or by the age of the term if it has not been heard in
+// life judges a component by the age of its last sign of life, or by the age of the term if it has not reported in
 // this term.
 func (l *scene) life(c *component) liveness.Life {
 	limits := liveness.Limits{SuspectMS: l.settings.SuspectAfter.Milliseconds(),
 		OfflineMS: l.settings.OfflineAfter.Milliseconds()}
-	return limits.Judge(liveness.Signs{AgeMS: l.nowMS - c.seenMS, Contacted: c.heard || c.hello || c.retry.Tries > 0,
+	return limits.Judge(liveness.Signs{AgeMS: l.nowMS - c.seenMS, Contacted: c.reported || c.hello || c.retry.Tries > 0,
 		Refused: c.refused})
 }
 
@@ -256,7 +256,7 @@ func (l *scene) whole(x *statecontext.Index, c partition.Copy) bool {
 	return whole
 }
 
-// wholeness returns whole, and whether it is known: a new leader has not heard from every indexer yet, and during a
+// wholeness returns whole, and whether it is known: a new leader has no report of every indexer yet, and during a
 // rollback of its bucket a copy is unknown until the rollback is over and the indexer has reported it on the new
 // branch.
 func (l *scene) wholeness(x *statecontext.Index, c partition.Copy) (whole, known bool) {
@@ -290,7 +290,7 @@ func isPresent(b *statecontext.Bucket, generation, rollbackID uint64) bool {
 }
 
 // awayFor returns for how many milliseconds an indexer has been offline, over all terms, counting only time in which
-// some leader could hear from it; 0 if it is online or this leader does not know yet.
+// some leader could get reports from it; 0 if it is online or this leader does not know yet.
 func (l *scene) awayFor(node index.NodeID) int64 {
 	n, i := l.components.indexers[node], l.now.state.Indexer(node)
 	if i == nil || !l.isOffline(n) {

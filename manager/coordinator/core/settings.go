@@ -20,8 +20,8 @@ type Settings struct {
 	SuspectAfter, OfflineAfter time.Duration
 	// ProbeRest is the least time between a projector's registration, or its last probe, and the next probe.
 	ProbeRest time.Duration
-	// BuildPatience is how long a build may lack a host before its index goes to error.
-	BuildPatience time.Duration
+	// BuildTimeout is how long a build may lack a host before its index goes to error.
+	BuildTimeout time.Duration
 	// BuildAway is how long an indexer may be away before the copies that it was building, and those that a repair was to
 	// make there and has not begun, are built elsewhere. An indexer that restarts sooner resumes them.
 	BuildAway time.Duration
@@ -36,7 +36,7 @@ type Settings struct {
 	SplitAfter time.Duration
 	// Republish is the time after which an unacknowledged stability timestamp is sent again.
 	Republish time.Duration
-	// BucketCheck is the interval at which projectors are asked whether the known buckets still exist.
+	// BucketCheck is the interval at which projectors are queried whether the known buckets still exist.
 	BucketCheck time.Duration
 	// ProjectorWait is how long a statement about an unknown bucket waits for a projector to answer: after a cluster
 	// start projectors register a moment later than the managers.
@@ -55,7 +55,7 @@ func DefaultSettings() Settings {
 	return Settings{Stability: stability.DefaultConfig(), Streams: streams.DefaultConfig(),
 		Pacer:     stability.DefaultPacer(),
 		HelloWait: 3 * time.Second, SuspectAfter: 1500 * time.Millisecond, OfflineAfter: 5 * time.Second,
-		ProbeRest: 200 * time.Millisecond, BuildPatience: 10 * time.Minute, BuildAway: 30 * time.Second,
+		ProbeRest: 200 * time.Millisecond, BuildTimeout: 10 * time.Minute, BuildAway: 30 * time.Second,
 		RepairAfter: 15 * time.Minute,
 		SplitAfter:  10 * time.Minute, Republish: time.Second, BucketCheck: 5 * time.Second, ProjectorWait: 3 * time.Second,
 		Audit: 10 * time.Second, DefaultPartitions: 6, EvictBytes: 64 << 10}
@@ -69,7 +69,7 @@ func (s *Settings) FillIn(d Settings) {
 	orDefault(&s.HelloWait, d.HelloWait)
 	orDefault(&s.SuspectAfter, d.SuspectAfter)
 	orDefault(&s.OfflineAfter, d.OfflineAfter)
-	orDefault(&s.BuildPatience, d.BuildPatience)
+	orDefault(&s.BuildTimeout, d.BuildTimeout)
 	orDefault(&s.BuildAway, d.BuildAway)
 	orDefault(&s.RepairAfter, d.RepairAfter)
 	orDefault(&s.SplitAfter, d.SplitAfter)

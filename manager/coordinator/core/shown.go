@@ -56,7 +56,7 @@ type ProjectorStatus struct {
 	Hello       bool
 	Unreachable string                 // why it does not answer the leader, once that has lasted
 	Counters    wire.ProjectorCounters // since its process began
-	KV          []wire.KVTrouble       // buckets about which its KV node cannot be asked
+	KV          []wire.KVTrouble       // buckets about which its KV node cannot be queried
 	Unreached   []UnreachedPort        // data ports of live indexers that it cannot reach
 }
 

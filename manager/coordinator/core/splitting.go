@@ -39,8 +39,8 @@ const (
 	splitRests = 6
 )
 
-// SplitPatience limits the search for split points of an automatic split, for which no caller waits.
-const SplitPatience = time.Minute
+// SplitTime limits the search for split points of an automatic split, for which no caller waits.
+const SplitTime = time.Minute
 
 // step looks for splits and merges at intervals.
 func (l *splits) step() {

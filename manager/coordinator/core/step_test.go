@@ -182,11 +182,11 @@ func TestOfflineComponentsAreNotAwaited(t *testing.T) {
 		}
 		answered(1, nil)
 		if l.active {
-			t.Errorf("noted %v: it has begun before the first was asked", noted)
+			t.Errorf("noted %v: it has begun before the first was queried", noted)
 		}
 		answered(0, context.DeadlineExceeded)
 		if l.active != noted {
-			t.Errorf("noted %v: it has begun %v when the first could not be asked", noted, l.active)
+			t.Errorf("noted %v: it has begun %v when the first could not be queried", noted, l.active)
 		}
 		for now.MS < 1_000_000+l.settings.HelloWait.Milliseconds() {
 			now.MS += 100

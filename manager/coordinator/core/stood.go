@@ -3,7 +3,7 @@ package core
 import "slices"
 
 // stood holds the spans in which this leader itself stood still, in state time, ascending: components were not absent
-// then. Nothing is known of earlier terms; a new leader hears from all components first.
+// then. Nothing is known of earlier terms; a new leader gets reports of all components first.
 type stood []span
 
 // span is an interval of state time.
@@ -30,6 +30,6 @@ func (s stood) since(atMS int64) (ms int64) {
 	return ms
 }
 
-// since returns the state time that has passed since atMS without the spans in which no leader could hear from
+// since returns the state time that has passed since atMS without the spans in which no leader could get reports from
 // components.
 func (l *scene) since(atMS int64) int64 { return max(l.stateMS-atMS-l.stood.since(atMS), 0) }

@@ -4,7 +4,7 @@ package core
 func (l *Leader) take(in Input) {
 	switch in := in.(type) {
 	case Tick:
-		l.promotion.forget(in.Left)
+		l.promotion.prune(in.Left)
 	case Woken:
 	case Changed:
 		l.now.stale = true

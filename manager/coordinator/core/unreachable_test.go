@@ -118,14 +118,14 @@ func TestUnreachedPorts(t *testing.T) {
 		g.step(&ProjectorReported{Report: r, Reply: make(chan *wire.ReportReply, 1)})
 	}
 	boot, sequence := "boot", uint64(0)
-	hear := func() {
+	receive := func() {
 		sequence++
 		g.step(&IndexerReported{Report: &wire.IndexerReport{Node: node, UUID: "u1", BootID: boot, Sequence: sequence},
 			Reply: make(chan *wire.ReportReply, 1)})
 	}
 	stay := func() { // the indexer is up for more than unreachableAfter
 		for range unreachableAfter/showEvery + 1 {
-			hear()
+			receive()
 			g.now.MS += showEvery
 			g.step(Tick{})
 		}
@@ -165,7 +165,7 @@ func TestUnreachedPorts(t *testing.T) {
 	}
 	report("i1:22")
 	shows("it is silent", "")
-	hear()
+	receive()
 	shows("it has just returned", "")
 	stay()
 	shows("it has been back for a while", "p1: backfill of i1 at i1:22 since 7: refused, ")

@@ -21,7 +21,7 @@ func needing(branch uint64, seqnos ...uint64) *Stabilize {
 	return w
 }
 
-// TestWantedSeqnosFollowWaitingScans checks that projectors are asked for the highest seqnos that the waiting scans
+// TestWantedSeqnosFollowWaitingScans checks that projectors are queried for the highest seqnos that the waiting scans
 // need, as scans come and go, and that a slice already sent does not change.
 func TestWantedSeqnosFollowWaitingScans(t *testing.T) {
 	c := newCrowd(t, 0)
@@ -36,7 +36,7 @@ func TestWantedSeqnosFollowWaitingScans(t *testing.T) {
 		{func() { b.wait(two) }, []uint64{9, 4, 3, 0}},
 		{func() { b.endWaits(func(w *Stabilize) bool { return w == one }) }, []uint64{8, 4, 0, 0}},
 		{func() { b.wait(three) }, []uint64{8, 4, 6, 0}},
-		{func() { c.lead.promotion.forget([]*Stabilize{two}) }, []uint64{0, 0, 6, 0}},
+		{func() { c.lead.promotion.prune([]*Stabilize{two}) }, []uint64{0, 0, 6, 0}},
 		{func() { c.lead.promotion.fail(b, ErrBucketGone) }, []uint64{0, 0, 0, 0}},
 	} {
 		if step.do(); !slices.Equal(b.wants(), step.want) {
@@ -46,7 +46,7 @@ func TestWantedSeqnosFollowWaitingScans(t *testing.T) {
 	var wanted []uint64
 	for _, e := range c.lead.Step(c.now, needing(7, 9, 9, 9, 9)) {
 		if sent, is := e.(Send); is && sent.Lane == Syncs {
-			wanted = sent.Message.(AskSync).Want
+			wanted = sent.Message.(RequestSync).Want
 		}
 	}
 	b.wait(needing(7, 20, 20, 20, 20))
