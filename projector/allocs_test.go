@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The race detector makes pools forget at random, so this is for builds without it.
+// The race detector makes pools drop items at random, so this is for builds without it.
 
 // In the steady state a document causes no allocation on its way from the DCP event into the queues.
 func TestSteadyStateAllocatesNothing(t *testing.T) {

@@ -373,22 +373,22 @@ func TestSilentNodeIsNotQueried(t *testing.T) {
 			return err
 		},
 	}
-	for what, question := range ask {
-		w.eventually(what+" are reported", func() bool { return question() == nil })
+	for what, query := range ask {
+		w.eventually(what+" are reported", func() bool { return query() == nil })
 	}
 	hangs := make(chan any)
 	e.set(func() { e.hangs = hangs })
 	w.eventually("it is found silent", b.control.silent.Load)
-	for what, question := range ask {
-		if err := question(); err == nil || !strings.Contains(err.Error(), errKVSilent.Error()) {
+	for what, query := range ask {
+		if err := query(); err == nil || !strings.Contains(err.Error(), errKVSilent.Error()) {
 			t.Errorf("%s of a node that is silent: %v", what, err)
 		}
 	}
 	e.set(func() { e.hangs = nil })
 	close(hangs)
 	w.eventually("it answers again", func() bool { return !b.control.silent.Load() })
-	for what, question := range ask {
-		w.eventually(what+" are reported again", func() bool { return question() == nil })
+	for what, query := range ask {
+		w.eventually(what+" are reported again", func() bool { return query() == nil })
 	}
 }
 
@@ -465,13 +465,13 @@ func TestAUserWithoutStatistics(t *testing.T) {
 		s.document(1, 0)
 		w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1")
 		if begun := w.data.kinds(keyversion.StreamBegin); len(begun) != 1 || begun[0].Begin.Purge != 100 {
-			t.Errorf("%v: BEGIN says %+v", status, begun)
+			t.Errorf("%v: BEGIN states %+v", status, begun)
 		}
 		w.startAt(5, 1, 0)
 		e.stream(5).write(0, 120) // written since, and possibly purged
-		w.eventually("BEGIN says so", func() bool { return slices.Equal(w.data.purges(5), []uint64{100, 120}) })
+		w.eventually("BEGIN shows it", func() bool { return slices.Equal(w.data.purges(5), []uint64{100, 120}) })
 		if s := w.p.state(); s.Buckets[0].PurgesUnknown == "" {
-			t.Errorf("%v: the state does not say so", status)
+			t.Errorf("%v: the state does not show it", status)
 		}
 		if r := w.startAt(4, 1, 7); r.Outcome != wire.StartBegun || r.Purge != 0 {
 			t.Errorf("%v: KV has granted it from 7, so that nothing was purged above: %+v", status, r)

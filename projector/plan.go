@@ -87,7 +87,7 @@ func (pl *plan) countFaults(f *faults) { pl.each(func(m *part) { m.faults = f.of
 
 // plan makes the plan of a bucket's stream. only limits a side stream to these copies; with nil, all active indexes
 // are included. Indexes that cannot be evaluated or placed are left out and returned as errors; the coordinator
-// learns of them by assess as well. Unchanged parts of the previous plan, was (nil: none), are reused.
+// gets them by assess as well. Unchanged parts of the previous plan, was (nil: none), are reused.
 func (a *assessor) plan(was *plan, d *wire.Definitions, bucket string, class keyversion.Class,
 	endpoints map[index.NodeID]string, only []index.CopyID) (*plan, []error, error) {
 	pl := &plan{revision: d.Revision,

@@ -517,7 +517,7 @@ func TestAnIndexJoinsBetweenTwoMutations(t *testing.T) {
 	w.eventually("END of every side stream", func() bool { return len(w.side.kinds(keyversion.StreamEnd)) == len(starts) })
 	for _, e := range w.side.kinds(keyversion.StreamEnd) {
 		if e.Window.End < a[e.VBucket] || e.Incarnation.Counter != 7 {
-			t.Errorf("END says %+v, A is %d", e, a[e.VBucket])
+			t.Errorf("END states %+v, A is %d", e, a[e.VBucket])
 		}
 	}
 	both := w.side.rows(2)

@@ -76,7 +76,7 @@ type notFound struct {
 	// missing counts consecutive answers, from projectors that count (liveOwners), that the bucket is gone or another
 	// one.
 	missing int
-	doubted map[index.ProjectorID]bool // projectors that said so last while the bucket was streamed
+	doubted map[index.ProjectorID]bool // projectors that reported so last while the bucket was streamed
 }
 
 // rolling tracks the answers to one step of a bucket's rollback (IM-23). A new leader, and each new step, starts

@@ -271,7 +271,7 @@ func (l *lives) mayHold(node index.NodeID, x *statecontext.Index) bool {
 	return l.isReachable(n) && n.acked < x.TopologyCAS
 }
 
-// removeLeaving removes leaving copies that their hosts have released, or whose host is away: that host learns of it
+// removeLeaving removes leaving copies that their hosts have released, or whose host is away: that host finds out
 // when it comes back.
 func (l *lives) removeLeaving(x *statecontext.Index) {
 	if x.Definition.State == index.Dropping {
