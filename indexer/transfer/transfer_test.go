@@ -597,7 +597,7 @@ func TestRemovalThatHangs(t *testing.T) {
 			}}
 		running.Go(func() { _ = s.Run(ctx) })
 		ask := func(who string) error {
-			_, err := s.answer(ctx, &Question{Format: Format, Op: opOpen, Receiver: who, Want: &Want{Slice: 7, Index: 5}})
+			_, err := s.answer(ctx, &Request{Format: Format, Op: opOpen, Receiver: who, Want: &Want{Slice: 7, Index: 5}})
 			return err
 		}
 		if err := ask("r"); err != nil {
