@@ -389,7 +389,7 @@ type LateError struct {
 
 // Error returns the copy and what is wrong with it.
 func (e *LateError) Error() string {
-	text := fmt.Sprintf("copy %s does not exist yet", e.Copy)
+	text := fmt.Sprintf("copy %s has no snapshot of it yet", e.Copy)
 	if e.Why != "" {
 		text += ": " + e.Why
 	}

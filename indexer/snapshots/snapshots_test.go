@@ -187,7 +187,7 @@ func TestLateCopyReportsWhy(t *testing.T) {
 	m := s.Meta()
 	_, err := p.Pin(t.Context(), m.Index, []index.CopyID{m.Copy}, wire.StabilityRef{Bucket: m.Bucket,
 		Ref: timestamp.Ref{Number: 7}}, time.Millisecond)
-	want := fmt.Sprintf("copy %s does not exist yet: the disk of copy %s hangs", m.Copy, m.Copy)
+	want := fmt.Sprintf("copy %s has no snapshot of it yet: the disk of copy %s hangs", m.Copy, m.Copy)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %q", err, want)
 	}

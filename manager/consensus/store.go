@@ -115,9 +115,8 @@ func (st *storage) serverID() (raft.ServerID, error) {
 		return "", err
 	}
 	if has, err := raft.HasExistingState(st.logs, st.store, st.snaps); err != nil || has {
-		return "", errors.Join(fmt.Errorf("the directory has Raft state but no server id: it was assembled from parts of "+
-			"others"),
-			err)
+		return "", errors.Join(fmt.Errorf("the directory has Raft state but no server id: %s is missing or empty, or the "+
+			"directory was assembled from parts of others; "+damageAdvice, st.cfg.database(), st.cfg.Dir), err)
 	}
 	var suffix [suffixBytes]byte
 	if _, err := rand.Read(suffix[:]); err != nil {
