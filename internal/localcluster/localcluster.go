@@ -8,6 +8,7 @@
 package localcluster
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -210,7 +211,7 @@ func (c *Cluster) plan() error {
 			return err
 		}
 		c.manifest = *m
-		return nil
+		return c.keepPassword()
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("data folder: %w", err)
 	}
@@ -225,10 +226,20 @@ func (c *Cluster) plan() error {
 	if err := m.write(path); err != nil {
 		return err
 	}
-	if err := replaceFile(filepath.Join(c.cfg.Dir, passwordFile), []byte(m.KVPassword+"\n")); err != nil {
-		return err
-	}
 	c.manifest = *m
+	return c.keepPassword()
+}
+
+// keepPassword writes the plan's password to the file that KV nodes and projectors read, unless the file has it: a run
+// that was killed after it had written the plan has left none.
+func (c *Cluster) keepPassword() error {
+	path, content := filepath.Join(c.cfg.Dir, passwordFile), []byte(c.manifest.KVPassword+"\n")
+	if has, err := os.ReadFile(path); err == nil && bytes.Equal(has, content) {
+		return nil
+	}
+	if err := replaceFile(path, content); err != nil {
+		return fmt.Errorf("data folder: %w", err)
+	}
 	return nil
 }
 

@@ -97,6 +97,28 @@ func TestPlanIsKept(t *testing.T) {
 	}
 }
 
+// A run that was killed between the plan and the password's file leaves a folder that the next run has to complete:
+// otherwise its KV nodes and projectors fail for ever.
+func TestPasswordFileComesBack(t *testing.T) {
+	dir := t.TempDir()
+	c := open(t, config(dir))
+	c.lock.Release()
+	path := filepath.Join(dir, passwordFile)
+	for name, damage := range map[string]func() error{
+		"missing": func() error { return os.Remove(path) },
+		"empty":   func() error { return os.Truncate(path, 0) },
+	} {
+		if err := damage(); err != nil {
+			t.Fatal(err)
+		}
+		c = open(t, config(dir))
+		c.lock.Release()
+		if b, err := os.ReadFile(path); err != nil || string(b) != c.Manifest().KVPassword+"\n" {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+}
+
 func TestBrokenManifest(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, planFile), []byte(`{"managers":`), 0o600); err != nil {
