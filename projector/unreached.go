@@ -2,6 +2,7 @@ package projector
 
 import (
 	"slices"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -59,7 +60,8 @@ func (x *unreached) log(log hclog.Logger, all []router.Unreached) {
 		if u.Refused {
 			text = "an indexer refuses connections to a data port; it is tried again"
 		}
-		log.Warn(text, "node", u.Node, "address", u.Address, "since", u.Since, "error", u.Error)
+		log.Warn(text, "node", u.Node, "address", u.Address, "since",
+			u.Since.UTC().Format(time.RFC3339), "error", u.Error)
 	}
 	for port := range *x {
 		if !now[port] {

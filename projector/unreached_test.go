@@ -101,9 +101,10 @@ func TestUnreachedIsLoggedOnce(t *testing.T) {
 	check(2, a)
 	check(1)
 	check(0)
-	a.Refused = true
+	a.Refused, a.Since = true, time.Now() // with a monotonic reading, which is for no reader
 	x.log(log, []router.Unreached{a})
-	if !strings.Contains(out.String(), "refuses connections") {
+	if !strings.Contains(out.String(), "refuses connections") ||
+		!strings.Contains(out.String(), "since="+a.Since.UTC().Format(time.RFC3339)+" ") {
 		t.Errorf("a refusal is logged as %q", out.String())
 	}
 }
