@@ -41,6 +41,7 @@ const identityFormat = 1
 func loadIdentity(dir, boot string, watched func(store func() error) error) (*identity, error) {
 	id := &identity{dir: dir, boot: boot, watched: watched}
 	err := jsonfile.Read(dir, identityFile, &id.st)
+	var unread *fs.PathError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		uuid, err := newID(16)
@@ -49,8 +50,11 @@ func loadIdentity(dir, boot string, watched func(store func() error) error) (*id
 		}
 		id.st = identityState{Format: identityFormat, UUID: uuid}
 		return id, jsonfile.Write(dir, identityFile, id.st)
-	case err != nil:
+	case errors.As(err, &unread):
 		return nil, fmt.Errorf("identity of this indexer: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("identity of this indexer: %w; restore that file, or move %s away and start again: a new "+
+			"indexer joins, and tidemark cluster status says how the slices of this one are rebuilt", err, dir)
 	case id.st.Format != identityFormat || id.st.UUID == "":
 		return nil, fmt.Errorf("%s: format %d, this program supports %d", filepath.Join(dir, identityFile), id.st.Format,
 			identityFormat)

@@ -3,6 +3,7 @@ package indexer
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,6 +50,25 @@ func TestIdentityIsReadableWhileItIsStored(t *testing.T) {
 	again, err := loadIdentity(id.dir, id.boot, id.watched)
 	if err != nil || again.get().Fence.Term != 9 || again.get().Node != 3 {
 		t.Errorf("after a restart: %v, %+v", err, again.get())
+	}
+}
+
+// TestDamagedIdentity checks that an indexer with a damaged identity does not start as a new one, which would leave its
+// slices without an owner, and says what to do.
+func TestDamagedIdentity(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, identityFile)
+	for _, content := range []string{"", `{"format":1,"uu`} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := loadIdentity(dir, "boot", func(store func() error) error { return store() })
+		if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "move "+dir+" away") {
+			t.Errorf("%q: %v", content, err)
+		}
+		if b, _ := os.ReadFile(path); string(b) != content {
+			t.Errorf("%q was replaced by %q", content, b)
+		}
 	}
 }
 

@@ -213,7 +213,7 @@ func (c *Cluster) plan() error {
 		c.manifest = *m
 		return c.keepPassword()
 	case !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("data folder: %w", err)
+		return fmt.Errorf("data folder: %w: restore that file or name another folder with --data", err)
 	}
 	if exists(filepath.Join(c.cfg.Dir, "m1")) {
 		return fmt.Errorf("%s holds a cluster's data but its %s is missing: restore that file or name another folder "+

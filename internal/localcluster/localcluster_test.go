@@ -124,7 +124,8 @@ func TestBrokenManifest(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, planFile), []byte(`{"managers":`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(config(dir)); err == nil || !strings.Contains(err.Error(), planFile) {
+	_, err := Open(config(dir))
+	if err == nil || !strings.Contains(err.Error(), planFile) || !strings.Contains(err.Error(), "restore that file") {
 		t.Error(err)
 	}
 }
