@@ -202,7 +202,7 @@ func (f *serverFlags) deferred() completion {
 // servers completes the managers of the present cluster, or of the running up of --data.
 func (f *serverFlags) servers(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	f.server = nil // the value being typed is not the server to query
-	if m, err := localcluster.ReadManifest(f.data); err == nil && f.data != "" {
+	if m, err := localcluster.ReadRunning(f.data); err == nil && f.data != "" {
 		return hostports(m.Servers()), cobra.ShellCompDirectiveNoFileComp
 	}
 	return f.fromCluster(func(ctx context.Context, c *client.Client, _ []string) ([]string, error) {

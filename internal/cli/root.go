@@ -376,9 +376,9 @@ func (f *serverFlags) do(ctx context.Context, call func(ctx context.Context, c *
 	return call(ctx, c)
 }
 
-// localManifest reads the manifest of a running up from the data folder.
+// localManifest reads the manifest of a running up from the data folder, also while its processes start.
 func localManifest(data string) (*localcluster.Manifest, error) {
-	m, err := localcluster.ReadManifest(data)
+	m, err := localcluster.ReadRunning(data)
 	if err != nil {
 		return nil, usage("--data %s: no running `tidemark up` there: %v", data, err)
 	}

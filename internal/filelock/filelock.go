@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 )
@@ -40,6 +41,21 @@ func Acquire(path string) (*Lock, error) {
 		}
 	}
 	return l, nil
+}
+
+// Alive reports whether the process that last locked the file runs. Unlike an attempt to lock it, it is never in the
+// way of a process that does; but if that process has ended, another one may have its id by now.
+func Alive(path string) bool {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return false
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || pid <= 0 {
+		return false
+	}
+	err = syscall.Kill(pid, 0)
+	return err == nil || errors.Is(err, syscall.EPERM)
 }
 
 // Release releases the lock. The lock belongs to the open file, which a process being started shares until it

@@ -40,6 +40,7 @@ const (
 	kvUser         = "tidemark"
 	planFile       = "plan.json"
 	passwordFile   = "kv-password"
+	lockFile       = "LOCK"
 	maxLogBytes    = 32 << 20 // a larger log is rotated when its child starts
 	portsToTry     = 200
 	loopback       = "127.0.0.1"
@@ -166,7 +167,7 @@ func Open(cfg Config) (*Cluster, error) {
 	if err := os.MkdirAll(filepath.Join(cfg.Dir, "logs"), 0o700); err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
-	lock, err := takeLock(filepath.Join(cfg.Dir, "LOCK"))
+	lock, err := takeLock(filepath.Join(cfg.Dir, lockFile))
 	if err != nil {
 		return nil, err
 	}
@@ -249,8 +250,8 @@ func (c *Cluster) resume(m *Manifest) error {
 		return err
 	}
 	if m.TLS != nil {
-		m.TLS, m.Subscriber = c.adminFiles(), c.subscriberFiles() // the folder may have been moved
-		for i := range m.KV {                                     // plans of versions whose KV nodes had no TLS there
+		m.findCertificates(c.cfg.Dir)
+		for i := range m.KV { // plans of versions whose KV nodes had no TLS there
 			m.KV[i].Admin = "https://" + hostport(m.KV[i].Admin)
 		}
 	}
@@ -304,7 +305,7 @@ func (c *Cluster) fresh() (*Manifest, error) {
 	scheme := "http://"
 	if c.cfg.TLS {
 		scheme = "https://"
-		m.TLS, m.Subscriber = c.adminFiles(), c.subscriberFiles()
+		m.TLS, m.Subscriber = filesIn(c.cfg.Dir, adminName), filesIn(c.cfg.Dir, subscriberName)
 	}
 	for i := range c.cfg.Managers {
 		m.Managers = append(m.Managers, ManagerEntry{ID: fmt.Sprintf("m%d", i+1), REST: scheme + ports.take(), Raft: ""})

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -115,6 +116,37 @@ func TestPasswordFileComesBack(t *testing.T) {
 		c.lock.Release()
 		if b, err := os.ReadFile(path); err != nil || string(b) != c.Manifest().KVPassword+"\n" {
 			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+}
+
+// While an `up` waits for its processes there is no cluster.json, and the commands that say what it waits for, and mend
+// it, find its processes by the plan. Nothing is found where none runs.
+func TestReadRunning(t *testing.T) {
+	dir := t.TempDir()
+	conf := config(dir)
+	conf.TLS = true
+	c := open(t, conf)
+	c.lock.Release()
+	moved := filepath.Join(t.TempDir(), "moved")
+	if err := os.Rename(dir, moved); err != nil {
+		t.Fatal(err)
+	}
+	m, err := ReadRunning(moved) // its lock names this process
+	if err != nil || !slices.Equal(m.Servers(), c.manifest.Servers()) || m.KVPassword != c.manifest.KVPassword ||
+		m.TLS.Cert != filepath.Join(moved, certsDir, adminName+".pem") {
+		t.Errorf("while it starts: %+v, %v", m, err)
+	}
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range []string{"", "0", "-1", strconv.Itoa(ended.Process.Pid)} {
+		if err := os.WriteFile(filepath.Join(moved, lockFile), []byte(pid+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := ReadRunning(moved); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("pid %q: %+v, %v", pid, m, err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"tidemark/internal/filelock"
 	"tidemark/internal/tlsconf"
 )
 
@@ -112,6 +113,28 @@ func ReadManifest(dir string) (*Manifest, error) {
 // wraps fs.ErrNotExist if there is none.
 func ReadPlan(dir string) (*Manifest, error) {
 	return readManifest(filepath.Join(dir, planFile))
+}
+
+// ReadRunning is ReadManifest, and reads DIR/plan.json while an `up` that runs there waits for its processes: whoever
+// wants to know what it waits for, or to mend it, needs commands then.
+func ReadRunning(dir string) (*Manifest, error) {
+	m, err := ReadManifest(dir)
+	if !errors.Is(err, fs.ErrNotExist) || !filelock.Alive(filepath.Join(dir, lockFile)) {
+		return m, err
+	}
+	plan, planErr := ReadPlan(dir)
+	if planErr != nil {
+		return nil, err
+	}
+	if plan.TLS != nil {
+		plan.findCertificates(dir)
+	}
+	return plan, nil
+}
+
+// findCertificates sets the certificates' paths: the folder may have been moved since the plan was written.
+func (m *Manifest) findCertificates(dir string) {
+	m.TLS, m.Subscriber = filesIn(dir, adminName), filesIn(dir, subscriberName)
 }
 
 func readManifest(path string) (*Manifest, error) {

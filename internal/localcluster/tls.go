@@ -20,20 +20,13 @@ const (
 func (c *Cluster) certsDir() string { return filepath.Join(c.cfg.Dir, certsDir) }
 
 // files returns the files of one certificate.
-func (c *Cluster) files(name string) tlsconf.Files {
-	dir := c.certsDir()
-	return tlsconf.Files{CA: filepath.Join(dir, tlsconf.CAFile), Cert: filepath.Join(dir, name+".pem"),
+func (c *Cluster) files(name string) tlsconf.Files { return tlsconf.Files(*filesIn(c.cfg.Dir, name)) }
+
+// filesIn returns the files of one certificate of the cluster in the data folder dir.
+func filesIn(dir, name string) *TLSFiles {
+	dir = filepath.Join(dir, certsDir)
+	return &TLSFiles{CA: filepath.Join(dir, tlsconf.CAFile), Cert: filepath.Join(dir, name+".pem"),
 		Key: filepath.Join(dir, name+"-key.pem")}
-}
-
-func (c *Cluster) adminFiles() *TLSFiles {
-	f := TLSFiles(c.files(adminName))
-	return &f
-}
-
-func (c *Cluster) subscriberFiles() *TLSFiles {
-	f := TLSFiles(c.files(subscriberName))
-	return &f
 }
 
 // certificates creates the CA once, and at each start issues a certificate for every process, one for the
