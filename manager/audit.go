@@ -33,6 +33,9 @@ func (f AuditFile) open() (io.WriteCloser, error) {
 	if f.Size < 0 || f.Files < 0 {
 		return nil, fmt.Errorf("--audit-log-size %d and --audit-log-files %d: want positive numbers", f.Size, f.Files)
 	}
+	if info, err := os.Stat(f.Name); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("audit log: %s is not a regular file, and a full one is renamed: name a file", f.Name)
+	}
 	probe, err := os.OpenFile(f.Name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("audit log: %w", err)

@@ -138,6 +138,15 @@ func TestAuditFile(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "audit log") {
 		t.Errorf("a file in no folder: %v", err)
 	}
+	pipe := filepath.Join(dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{pipe, os.DevNull, dir} { // a full one would be replaced, as root in the whole machine
+		if to, err := (AuditFile{Name: name}).open(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("%s: %v, %v", name, to, err)
+		}
+	}
 	if to, err := (AuditFile{}).open(); to != nil || err != nil {
 		t.Errorf("without a name: %v, %v", to, err)
 	}
