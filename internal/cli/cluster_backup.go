@@ -31,8 +31,8 @@ checked. FILE - is standard output, where then nothing else is printed.`,
 		Example: "  tidemark cluster backup /var/backups/tidemark-$(date +%F).backup\n" +
 			"  tidemark cluster backup - | ssh vault 'cat > tidemark.backup'",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := replaceable(args[0]); err != nil {
-				return err
+			if err := replaceable(args[0]); args[0] != standard && err != nil {
+				return usage("%v: give the path of the file to write, or - for standard output", err)
 			}
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				data, err := c.Backup(ctx)
@@ -90,19 +90,6 @@ func readBackup(s Streams, path string) ([]byte, *statecontext.Backup, error) {
 		return nil, nil, fmt.Errorf("%s: %s: %w", string(errcode.BackupUnusable), path, err)
 	}
 	return data, b, nil
-}
-
-// replaceable returns an error if a backup must not be written to path. What is written is renamed: a device or a pipe
-// of that name, as /dev/null, would be gone.
-func replaceable(path string) error {
-	info, err := os.Stat(path)
-	switch {
-	case path == standard || err != nil || info.Mode().IsRegular():
-		return nil
-	case info.IsDir():
-		return usage("%s is a folder: give the path of the file to write", path)
-	}
-	return usage("%s is a device or a pipe, not a file: give the path of a file, or - for standard output", path)
 }
 
 // writeWhole writes a file atomically and durably, and reads it again.

@@ -1,10 +1,6 @@
 package cli
 
 import (
-	"os"
-	"path/filepath"
-	"strings"
-	"syscall"
 	"testing"
 
 	"tidemark/statecontext"
@@ -32,31 +28,5 @@ func TestRestorePlanIsPrinted(t *testing.T) {
 		"  b/w comes back and waits for BUILD INDEX\n"+
 		"  b/d is dropped\n  and 2 more: is dropped\n"; got != want {
 		t.Errorf("names %q, want %q", got, want)
-	}
-}
-
-// TestBackupReplacesOnlyFiles checks that a backup, which is renamed to its name, does not take the place of a device
-// or a pipe: as root, `cluster backup /dev/null` would leave the machine without one.
-func TestBackupReplacesOnlyFiles(t *testing.T) {
-	dir := t.TempDir()
-	in := func(name string) string { return filepath.Join(dir, name) }
-	if err := syscall.Mkfifo(in("fifo"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for link, to := range map[string]string{"link": "fifo", "device": os.DevNull, "dangling": "nothing", "out": "file"} {
-		if err := os.Symlink(to, in(link)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.WriteFile(in("file"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range map[string]string{in("fifo"): "a pipe", in("link"): "a pipe", in("device"): "a device",
-		os.DevNull: "a device", dir: "a folder", in("file"): "", in("new"): "", in("dangling"): "", in("out"): "",
-		standard: ""} {
-		err := replaceable(path)
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", path, err, want)
-		}
 	}
 }

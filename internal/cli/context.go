@@ -97,6 +97,9 @@ func readContexts() (*contexts, string, error) {
 
 // write replaces the file.
 func (all *contexts) write(path string) error {
+	if err := replaceable(path); err != nil {
+		return usage("contexts: %v: set TIDEMARK_CONTEXTS to the path of a file", err)
+	}
 	b, err := yaml.Marshal(all)
 	if err != nil {
 		return err

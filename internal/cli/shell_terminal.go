@@ -47,7 +47,7 @@ func apply(mode liner.ModeApplier) {
 // historyFile returns the path of the history file; "" for none.
 func historyFile(given string) string {
 	switch given {
-	case "-":
+	case standard, os.DevNull:
 		return ""
 	case "":
 	default:
@@ -92,6 +92,9 @@ func (t *typedLines) close() {
 func (t *typedLines) save() error {
 	if t.history == "" {
 		return nil
+	}
+	if err := replaceable(t.history); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(t.history), 0o700); err != nil {
 		return err
