@@ -99,6 +99,25 @@ func (l *links) renew(ctx context.Context, every time.Duration) error {
 	}
 }
 
+// recheckEvery is how often the certificates of callers are checked again.
+const recheckEvery = 5 * time.Second
+
+// recheck closes the connections of callers whose certificates are no longer valid. Without it, a leader whose
+// certificate has expired would lead on over the connections that it has, until they are renewed, while neither
+// clients nor other components could reach it; so the followers elect another one.
+func (l *links) recheck(ctx context.Context, every time.Duration) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			l.layer.recheck(l.cfg.TLS.Recheck)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
 // heartbeat sends a heartbeat of a term in which this node led, as the library does, and returns the answer. After a
 // failure it pauses as long as the library's heartbeats do.
 func (l *links) heartbeat(id raft.ServerID, addr raft.ServerAddress, term uint64) (theirs uint64, yes bool) {

@@ -89,6 +89,17 @@ func (p *places) identify(g *guarded, id string, member bool) (victim *guarded) 
 	return nil
 }
 
+// known returns the connections that have greeted, with the server ids of members.
+func (p *places) known() map[*guarded]string {
+	found := map[*guarded]string{}
+	for g, c := range p.of {
+		if c.greeted {
+			found[g] = c.id
+		}
+	}
+	return found
+}
+
 func (p *places) oldest(of func(*place) bool) (found *guarded) {
 	for g, c := range p.of {
 		if of(c) && (found == nil || c.order < p.of[found].order) {

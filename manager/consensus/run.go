@@ -79,6 +79,7 @@ func (n *Node) Run(ctx context.Context, onLeader func(ctx context.Context, term 
 	g.Go(func() error { return n.lead(ctx, onLeader) })
 	if n.cfg.TLS != nil {
 		g.Go(func() error { return n.renew(ctx, tlsconf.RenewAfter) })
+		g.Go(func() error { return n.recheck(ctx, recheckEvery) })
 	}
 	return g.Wait()
 }

@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -239,6 +240,28 @@ func (s *stream) identify(g *guarded, id string) {
 	delete(s.refused, wasRefused+id)
 	if s.accepted != nil {
 		drop(s.accepted.identify(g, id, member))
+	}
+}
+
+// recheck closes accepted connections that have greeted and whose callers' certificates check refuses.
+func (s *stream) recheck(check func(*tls.ConnectionState) error) {
+	s.mu.Lock()
+	var known map[*guarded]string
+	if s.accepted != nil {
+		known = s.accepted.known()
+	}
+	s.mu.Unlock()
+	for g, id := range known {
+		conn, ok := g.Conn.(*tls.Conn)
+		if !ok {
+			continue
+		}
+		state := conn.ConnectionState()
+		if err := check(&state); err != nil {
+			s.log.Warn("connection of a manager closed: its certificate is no longer valid", "server", id, "from",
+				hostOf(g.RemoteAddr()), "error", err)
+			_ = conn.Close() // its reader sees that it is closed
+		}
 	}
 }
 
