@@ -109,6 +109,12 @@ func (c *RegisterIndexer) apply(t *tx) *Rejection {
 	if rejection := checkIdentity("indexer uuid", i.UUID); rejection != nil {
 		return rejection
 	}
+	if rejection := checkLabel("indexer name", i.Name); rejection != nil {
+		return rejection
+	}
+	if rejection := checkLabel("zone of an indexer", i.Zone); rejection != nil {
+		return rejection
+	}
 	if rejection := checkAddresses(i.BootID, i.Name, i.Zone, i.Admin, i.Scan, i.Data.Maintenance, i.Data.Backfill,
 		i.Data.Catchup); rejection != nil {
 		return rejection
@@ -301,6 +307,14 @@ func (t *tx) checkName(what, name string) *Rejection {
 
 // checkIdentity is checkName with a fixed bound, for identifiers that users do not choose at run time.
 func checkIdentity(what, id string) *Rejection { return checkText(what, id, maxIdentityBytes) }
+
+// checkLabel is checkIdentity for a text that may be empty.
+func checkLabel(what, text string) *Rejection {
+	if text == "" {
+		return nil
+	}
+	return checkIdentity(what, text)
+}
 
 func checkText(what, name string, most int) *Rejection {
 	if name == "" || len(name) > most {

@@ -4,7 +4,10 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
@@ -29,6 +32,9 @@ func (f *tlsFlags) add(cmd *cobra.Command) {
 // open reads the files, and reloads them at SIGHUP until ctx ends. Without TLS that signal is ignored: it may be sent
 // to all processes of a machine.
 func (f *tlsFlags) open(ctx context.Context, role tlsconf.Role, id string, log hclog.Logger) (*tlsconf.Source, error) {
+	if err := checkID(id); err != nil {
+		return nil, err
+	}
 	source, err := tlsconf.OpenNode(f.files, role, id, log.Named("tls"))
 	if err != nil {
 		return nil, usageError{err}
@@ -52,3 +58,16 @@ func (f *tlsFlags) open(ctx context.Context, role tlsconf.Role, id string, log h
 	}()
 	return source, nil
 }
+
+// checkID checks the name of a process. It is printed in tables and in commands that users copy, and is part of paths.
+func checkID(id string) error {
+	bad := func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) || strings.ContainsRune("/?#", r) }
+	if id == "" || len(id) > maxIDBytes || !utf8.ValidString(id) || strings.ContainsFunc(id, bad) {
+		return usage("--id %.200q: want 1 to %d bytes of UTF-8 without spaces, control characters, or any of / ? #", id,
+			maxIDBytes)
+	}
+	return nil
+}
+
+// maxIDBytes bounds --id, as certificates do.
+const maxIDBytes = 128
