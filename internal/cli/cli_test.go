@@ -168,6 +168,7 @@ func TestCommands(t *testing.T) {
 		{args: "sql|CREATE INDEX n ON b(a)|--no-wait", out: "pending"},
 		{args: "sql|--file|" + sql + "|--no-wait", out: "pending", body: "DROP INDEX n ON b"},
 		{args: "sql|--no-wait", in: "BUILD INDEX ON b(n)", out: "pending", body: "BUILD INDEX"},
+		{args: "sql|--no-wait", in: "\ufeffBUILD INDEX ON b(n)\r\n", out: "pending", body: `"statement":"BUILD INDEX`},
 		{args: "sql", code: errcode.ExitUsage, stderr: "no statement"},
 		{args: "sql|--file|/nowhere/x", code: errcode.ExitUsage, stderr: "/nowhere/x"},
 		{args: "sql|bad", code: errcode.ExitFailed, stderr: "SYNTAX_ERROR"},

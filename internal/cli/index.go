@@ -270,7 +270,8 @@ func (cf *createFlags) run(ctx context.Context, s Streams, f *serverFlags, c *cl
 // maxFile limits files of statements or requests, and standard input, in bytes.
 const maxFile = 1 << 20
 
-// readText reads a file, or standard input (-), of at most maxFile bytes.
+// readText reads a file, or standard input (-), of at most maxFile bytes, without the byte order mark that some
+// editors put first.
 func readText(s Streams, path string) ([]byte, error) {
 	in, err := s.open(path)
 	if err != nil {
@@ -284,7 +285,7 @@ func readText(s Streams, path string) ([]byte, error) {
 	if len(b) > maxFile {
 		return nil, usage("%s has more than %d bytes: split it", path, maxFile)
 	}
-	return b, nil
+	return bytes.TrimPrefix(b, []byte("\ufeff")), nil
 }
 
 // readJSON reads objects one after the other or in an array, as strictly as the managers do.

@@ -39,7 +39,7 @@ func TestOnlyFilesAreReplaced(t *testing.T) {
 	if err := all.write(fifo); err == nil || !strings.Contains(err.Error(), "TIDEMARK_CONTEXTS") {
 		t.Errorf("contexts: %v", err)
 	}
-	if err := (&typedLines{history: fifo}).keep(); err == nil || !strings.Contains(err.Error(), "a pipe") {
+	if err := (&typedLines{history: fifo}).save(); err == nil || !strings.Contains(err.Error(), "a pipe") {
 		t.Errorf("history: %v", err)
 	}
 	if code, _, talk := run(t, "", "cluster", "backup", fifo); code != 2 ||

@@ -89,11 +89,11 @@ func (p *places) identify(g *guarded, id string, member bool) (victim *guarded) 
 	return nil
 }
 
-// known returns the connections that have greeted, with the server ids of members.
+// known returns the connections that have identified themselves, with the server ids of members.
 func (p *places) known() map[*guarded]string {
 	found := map[*guarded]string{}
 	for g, c := range p.of {
-		if c.greeted {
+		if c.identified {
 			found[g] = c.id
 		}
 	}

@@ -243,7 +243,7 @@ func (s *stream) identify(g *guarded, id string) {
 	}
 }
 
-// recheck closes accepted connections that have greeted and whose callers' certificates check refuses.
+// recheck closes accepted connections that have identified themselves and whose callers' certificates check refuses.
 func (s *stream) recheck(check func(*tls.ConnectionState) error) {
 	s.mu.Lock()
 	var known map[*guarded]string
