@@ -82,8 +82,9 @@ var errAuditHangs = fmt.Errorf("a line has been pending for more than %v: the di
 type lines struct {
 	to   io.WriteCloser
 	turn chan struct{} // capacity 1: held while a line is written, whether or not its caller still waits
-	hung atomic.Bool   // a caller has waited in vain for the line that is being written
-	cut  bool          // what is there ends in the middle of a line; owned by who has the turn
+	// when the line that is being written began, nil: none is. A later caller gives up at once if that is long ago.
+	began atomic.Pointer[time.Time]
+	cut   bool // what is there ends in the middle of a line; owned by who has the turn
 }
 
 func newLines(to io.WriteCloser, cut bool) *lines {
@@ -97,7 +98,7 @@ func (l *lines) Write(line []byte) (int, error) {
 	select {
 	case l.turn <- struct{}{}:
 	default:
-		if l.hung.Load() {
+		if began := l.began.Load(); began != nil && time.Since(*began) >= auditPatience {
 			return 0, errAuditHangs
 		}
 		select {
@@ -112,9 +113,11 @@ func (l *lines) Write(line []byte) (int, error) {
 	}
 	ended := make(chan written, 1)
 	own := bytes.Clone(line) // it may be written when the caller has gone
+	now := time.Now()
+	l.began.Store(&now)
 	go func() {
 		n, err := l.write(own)
-		l.hung.Store(false)
+		l.began.Store(nil)
 		<-l.turn
 		ended <- written{n, err}
 	}()
@@ -122,7 +125,6 @@ func (l *lines) Write(line []byte) (int, error) {
 	case w := <-ended:
 		return w.n, w.err
 	case <-late.C:
-		l.hung.Store(true)
 		return 0, errAuditHangs
 	}
 }

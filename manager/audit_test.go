@@ -215,6 +215,17 @@ func (s *stuck) Write(b []byte) (int, error) {
 	return s.small.Write(b)
 }
 
+// slow is a file whose writes take a while.
+type slow struct {
+	small
+	takes time.Duration
+}
+
+func (s *slow) Write(b []byte) (int, error) {
+	time.Sleep(s.takes)
+	return s.small.Write(b)
+}
+
 // TestAuditLogThatHangs checks that calls do not wait for an audit log whose disk hangs, the first but for a while, and
 // that lines are written again when the disk goes on.
 func TestAuditLogThatHangs(t *testing.T) {
@@ -232,6 +243,36 @@ func TestAuditLogThatHangs(t *testing.T) {
 			t.Error(err)
 		}
 		if got := to.String(); got != "0\n3\n" {
+			t.Errorf("the file has %q", got)
+		}
+	})
+}
+
+// TestAuditLogThatIsSlow checks that a call that has waited in vain for its line, most of the time for another's, makes
+// no later call give up at once: the line that is being written has not been pending for long.
+func TestAuditLogThatIsSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes = auditPatience * 3 / 5
+		to := &slow{small{room: 1 << 10}, takes}
+		l := newLines(to, false)
+		first := make(chan error, 1)
+		go func() {
+			_, err := l.Write([]byte("0\n"))
+			first <- err
+		}()
+		synctest.Wait()
+		if _, err := l.Write([]byte("1\n")); !errors.Is(err, errAuditHangs) { // its own takes until 6/5 of its patience
+			t.Errorf("the second line: %v, want %v", err, errAuditHangs)
+		}
+		if _, err := l.Write([]byte("2\n")); err != nil { // has 1/5 to wait and 3/5 to be written
+			t.Errorf("the third line: %v", err)
+		}
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(takes) // if a line was given up, until it has been written
+		synctest.Wait()
+		if got := to.String(); got != "0\n1\n2\n" {
 			t.Errorf("the file has %q", got)
 		}
 	})
