@@ -410,7 +410,7 @@ func (k *Bucket) handPurge(h *core.Handed) {
 
 // purge removes the tombstones of a purge's first vbuckets.
 func (u *underway) purge(ctx context.Context, s *storage.Slice) error {
-	done, err := s.PurgeTombstones(ctx, u.Purge.VBuckets)
+	done, err := s.PurgeTombstones(ctx, u.Purge.VBuckets, u.Purge.Last)
 	if err == nil {
 		u.purged.Store(int32(done))
 	}

@@ -16,6 +16,7 @@ const MaxStability = 4
 type Purge struct {
 	Copy     index.CopyID
 	VBuckets []uint16 // ascending
+	Last     bool     // the copy has no other tombstones: the removal of all must be durable before Work.Purged
 }
 
 // Handed is a batch or purge that was handed out to be written. A batch is in flight until Work.Ended, a purge until
@@ -195,7 +196,7 @@ func (w *Work) purge() *Handed {
 		}
 		if len(useless) > 0 {
 			w.purging = true
-			return &Handed{Purge: Purge{id, useless}}
+			return &Handed{Purge: Purge{id, useless, !w.st.Tombstones(id)}}
 		}
 	}
 	return nil
@@ -264,7 +265,9 @@ func (w *Work) Purged(p Purge, done int) {
 	if _, here := w.st.Position(p.Copy, 0); done < 0 || !here {
 		return
 	}
-	w.unmark[p.Copy] = true
+	if p.Last {
+		w.unmark[p.Copy] = true
+	}
 	w.addPurge(p.Copy, p.VBuckets[done:]...)
 }
 

@@ -282,6 +282,31 @@ func TestPurgesLeaveWhatIsNeeded(t *testing.T) {
 	}
 }
 
+// TestPurgesBeforeTheLast: only the purge after which a copy has no tombstones is the last one, which makes it clean,
+// because it makes the removal of all of them durable; no earlier one does, whatever becomes of the others meanwhile.
+func TestPurgesBeforeTheLast(t *testing.T) {
+	w := newWorked(t)
+	w.st.HoldsTombstones(10, 1)
+	w.w.Stir(10)
+	p := w.purges(10, 0)
+	if p.Last {
+		t.Error("the last purge is one beside which vbucket 1 has tombstones")
+	}
+	if !w.st.Retake(10, 1) {
+		t.Fatal("vbucket 1 cannot be taken anew")
+	}
+	h := w.w.Next(wide).Handed // vbucket 1 is deleted, with its tombstones
+	w.w.Purged(p, 1)
+	w.w.Ended(h)
+	w.clean("after a purge that was not the last")
+	w.w.Stir(10)
+	if p = w.purges(10, 0); !p.Last {
+		t.Error("the last purge is not the last")
+	}
+	w.w.Purged(p, 1)
+	w.clean("after the last", 10)
+}
+
 // TestPurgesOfWhatIsNotHere: a copy that could not be written to, or was removed meanwhile, is not clean: it may have
 // tombstones when it comes back.
 func TestPurgesOfWhatIsNotHere(t *testing.T) {

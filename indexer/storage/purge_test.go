@@ -13,7 +13,7 @@ import (
 // purgeAll removes the tombstones of vbuckets, in as many purges as that takes.
 func purgeAll(s *Slice, vbs ...uint16) error {
 	for len(vbs) > 0 {
-		done, err := s.PurgeTombstones(context.Background(), vbs)
+		done, err := s.PurgeTombstones(context.Background(), vbs, true)
 		if err != nil {
 			return err
 		}
@@ -48,7 +48,7 @@ func TestPurgesAreBounded(t *testing.T) {
 	m.sameSlice(t, s)
 	purge := func(vbs []uint16, want int) {
 		t.Helper()
-		done, err := s.PurgeTombstones(t.Context(), vbs)
+		done, err := s.PurgeTombstones(t.Context(), vbs, false)
 		must(t, err)
 		if done != want {
 			t.Fatalf("of vbuckets %v %d are done, want %d", vbs, done, want)
@@ -62,21 +62,23 @@ func TestPurgesAreBounded(t *testing.T) {
 	}
 	purge([]uint16{0, 2, 3}, 2)
 	purge([]uint16{3}, 1)
-	if done, err := s.PurgeTombstones(t.Context(), nil); done != 0 || err != nil {
+	if done, err := s.PurgeTombstones(t.Context(), nil, true); done != 0 || err != nil {
 		t.Errorf("no vbucket: %d done, %v", done, err)
 	}
 	must(t, store.Close())
 }
 
-// TestPurgedTombstonesStayAway checks that when a purge of several passes has ended, a crash brings back none of the
-// tombstones, which nobody would look for any more; and that a purge that removes none writes nothing.
+// TestPurgedTombstonesStayAway checks that when the last purge, of several passes, has ended, a crash brings back none
+// of the tombstones, which nobody would look for any more; and that a purge before the last, and one that removes
+// none, writes nothing.
 func TestPurgedTombstonesStayAway(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	open := func() *Store { return openTest(t, "data", func(o *Options) { o.FS = fs }) }
 	store := open()
 	s, err := store.Create(testMeta(1))
 	must(t, err)
-	b := Batch{KeepTombstones: func(uint16) bool { return true }}
+	b := Batch{KeepTombstones: func(uint16) bool { return true },
+		Updates: []Update{{VBucket: 2, DocID: []byte("x"), Seqno: 1}}}
 	for doc := range purgeReads + 1 { // the first of each vbucket is a tombstone; the others make two passes of it
 		u := Update{VBucket: uint16(doc / purgeReads), DocID: fmt.Appendf(nil, "%06d", doc), Seqno: uint64(doc + 1)}
 		if doc%purgeReads > 0 {
@@ -86,17 +88,25 @@ func TestPurgedTombstonesStayAway(t *testing.T) {
 	}
 	must(t, s.Flush(t.Context(), b))
 	must(t, s.Persist(t.Context()))
+	eng := s.gen.eng.(*pebbleEngine)
+	flushes := eng.flushes.Load()
+	if done, err := s.PurgeTombstones(t.Context(), []uint16{2}, false); done != 1 || err != nil {
+		t.Fatalf("%d done, %v", done, err)
+	}
+	if n := eng.flushes.Load() - flushes; n > 0 {
+		t.Errorf("a purge before the last has written %d memtables", n)
+	}
 	must(t, purgeAll(s, 0, 1))
 	lost := fs.CrashClone(vfs.CrashCloneCfg{RNG: rand.New(rand.NewPCG(1, 1))})
 	must(t, store.Close())
 	fs = lost
 	store = open()
 	s, _ = store.Slice(1)
-	eng := s.gen.eng.(*pebbleEngine)
+	eng = s.gen.eng.(*pebbleEngine)
 	here, left := eng.view(), 0
 	it, err := here.back(0)
 	must(t, err)
-	for vb := range uint16(2) {
+	for vb := range uint16(3) {
 		for it.to(vb); it.next(); {
 			if _, _, keys := it.entry(); len(keys) == 0 {
 				left++
@@ -106,10 +116,10 @@ func TestPurgedTombstonesStayAway(t *testing.T) {
 	must(t, it.close())
 	must(t, here.close())
 	if left > 0 {
-		t.Errorf("%d of 2 tombstones are back after a crash", left)
+		t.Errorf("%d of 3 tombstones are back after a crash", left)
 	}
-	flushes := eng.flushes.Load()
-	must(t, purgeAll(s, 0, 1))
+	flushes = eng.flushes.Load()
+	must(t, purgeAll(s, 0, 1, 2))
 	if n := eng.flushes.Load() - flushes; n > 0 {
 		t.Errorf("a purge that removes nothing has written %d memtables", n)
 	}

@@ -328,11 +328,12 @@ func (s *Slice) replaceSome(ctx context.Context, to []VBPosition, from view) (do
 }
 
 // PurgeTombstones removes the tombstones of vbuckets whose side streams have ended: of as many of the first ones as it
-// reads at a time, at least one. It returns their number. When all are done, their removal is durable: the caller may
-// forget that there were any. It blocks and fails like Flush, even if there are none; after an error some may have been
+// reads at a time, at least one. It returns their number. With last, when all are done, their removal and that of
+// earlier calls is durable: the caller may forget that there were any. Otherwise nothing is written, because during a
+// build there are many calls. It blocks and fails like Flush, even if there are none; after an error some may have been
 // removed.
-func (s *Slice) PurgeTombstones(ctx context.Context, vbs []uint16) (done int, err error) {
-	if done, err = s.purge(ctx, vbs); err != nil || done < len(vbs) || !s.purged.Load() {
+func (s *Slice) PurgeTombstones(ctx context.Context, vbs []uint16, last bool) (done int, err error) {
+	if done, err = s.purge(ctx, vbs); err != nil || !last || done < len(vbs) || !s.purged.Load() {
 		return done, err
 	}
 	if err := s.Persist(ctx); err != nil {
