@@ -295,11 +295,8 @@ func (p *Keeper) persist(s *storage.Slice) *turn {
 	if st.MemoryBytes > 0 && st.MemoryBytes < p.little && p.pass(s) {
 		return nil
 	}
-	return &turn{do: s.Persist, kept: func() {
-		p.kept[id] = rows
-		stable, _ := s.Timestamp()
-		p.passed[id] = passed{changes: stable.Total()}
-	}}
+	stable, _ := s.Timestamp() // what comes while the disk works is not durable
+	return &turn{do: s.Persist, kept: func() { p.kept[id], p.passed[id] = rows, passed{changes: stable.Total()} }}
 }
 
 // pass skips the turn of a copy with few bytes, if that is allowed: the copy must have been made durable by this

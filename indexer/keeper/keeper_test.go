@@ -263,6 +263,24 @@ func TestSmallChangesSkipTurns(t *testing.T) {
 	}
 }
 
+// TestChangesDuringATurn checks that changes that come while a copy is made durable, which may take long, count as
+// changes that are not durable.
+func TestChangesDuringATurn(t *testing.T) {
+	st, one := storagetest.Open(t)
+	p := New(Options{Store: st, PersistEvery: time.Second, Memory: 64 << 20, Log: hclog.NewNullLogger(), Now: time.Now})
+	p.begin()
+	storagetest.FlushAt(t, one, 7, 1)
+	turn := p.persist(one)
+	if err := turn.do(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	storagetest.FlushAt(t, one, 7, 1+littleChanges)
+	turn.kept()
+	if p.pass(one) {
+		t.Errorf("it skips its next turn after %d changes", littleChanges)
+	}
+}
+
 // TestTimeOfTheNextLook checks the time of the next look: when the next copy has its turn, but soon enough that a new
 // copy does not wait long.
 func TestTimeOfTheNextLook(t *testing.T) {
