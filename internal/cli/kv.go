@@ -125,7 +125,15 @@ var errStopHangs = fmt.Errorf("it has been told to stop, and has not stopped wit
 func boundStop(cmd *cobra.Command) {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return endsInTime(cmd.Context(), func() error { return run(cmd, args) })
+		err := endsInTime(cmd.Context(), func() error { return run(cmd, args) })
+		if !errors.Is(err, errStopHangs) {
+			return err
+		}
+		role := cmd.CommandPath()
+		if data := cmd.Flag("data"); data != nil {
+			role += " with --data " + data.Value.String()
+		}
+		return fmt.Errorf("%s: %w", role, err)
 	}
 }
 

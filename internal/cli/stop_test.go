@@ -3,9 +3,12 @@ package cli
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"tidemark/internal/node"
 )
@@ -46,4 +49,24 @@ func TestRoleEndsInTime(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRoleThatHangsIsNamed checks that the error of a role that hangs says which role it is, and whose disk may hang.
+func TestRoleThatHangsIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		cmd := &cobra.Command{Use: "manager", RunE: func(*cobra.Command, []string) error {
+			time.Sleep(time.Hour)
+			return nil
+		}, SilenceUsage: true, SilenceErrors: true}
+		cmd.Flags().String("data", "", "")
+		cmd.SetArgs([]string{"--data", "/var/lib/m1"})
+		boundStop(cmd)
+		err := cmd.ExecuteContext(ctx)
+		if !errors.Is(err, errStopHangs) || !strings.HasPrefix(err.Error(), "manager with --data /var/lib/m1: ") {
+			t.Errorf("%v, want %v with its name and folder", err, errStopHangs)
+		}
+		time.Sleep(2 * time.Hour) // what hangs ends, too
+	})
 }
