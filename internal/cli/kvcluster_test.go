@@ -9,8 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
 	"tidemark/errcode"
 	"tidemark/kv"
 )
@@ -45,20 +43,7 @@ func TestRebalanceIsOver(t *testing.T) {
 // credentials.
 func TestRebalanceWaitEndsWithARefusal(t *testing.T) {
 	t.Parallel()
-	node, err := kv.Open(kv.Config{NodeID: "kv1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: "u",
-		Password: "secret", Nodes: []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
-		Buckets: []kv.BucketConfig{{Name: "b", UUID: "u-1", VBuckets: 8}}, Logger: hclog.NewNullLogger()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- node.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		<-ended
-	})
-	<-node.Ready()
+	node := singleKV(t)
 	limited, done := context.WithTimeout(t.Context(), time.Minute)
 	defer done()
 	for password, want := range map[string]error{"secret": nil, "wrong": kv.ErrRefused} {

@@ -14,8 +14,9 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-// TestFlush checks that nothing is deleted without --yes, and everything with it.
-func TestFlush(t *testing.T) {
+// singleKV runs a cluster of one KV node with the bucket b, for user u with the password secret.
+func singleKV(t *testing.T) *kv.Node {
+	t.Helper()
 	node, err := kv.Open(kv.Config{NodeID: "kv1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: "u",
 		Password: "secret",
 		Nodes:    []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
@@ -31,6 +32,12 @@ func TestFlush(t *testing.T) {
 		<-ended
 	})
 	<-node.Ready()
+	return node
+}
+
+// TestFlush checks that nothing is deleted without --yes, and everything with it.
+func TestFlush(t *testing.T) {
+	node := singleKV(t)
 	limited, done := context.WithTimeout(t.Context(), time.Minute)
 	defer done()
 	c, err := kvclient.Connect(limited, []string{node.MemcachedAddr()}, kvclient.Options{User: "u", Password: "secret",

@@ -9,9 +9,9 @@ import (
 	"tidemark/projector/feed"
 )
 
-// TestARestEnds: a reader that would rest for an hour continues when a request waits for its answer, and while a
-// caller is in a hurry.
-func TestARestEnds(t *testing.T) {
+// resting returns a connection whose reader rests after the begin of its stream, and sends documents to it.
+func resting(t *testing.T, calm *feed.Calm) (c *feed.Conn, send func(seqno uint64)) {
+	t.Helper()
 	opaque := make(chan uint32, 1)
 	n := startNode(t, func(_ *kvclienttest.Peer, f mcbp.Frame) bool {
 		if f.Op == mcbp.OpDCPStreamReq {
@@ -20,19 +20,26 @@ func TestARestEnds(t *testing.T) {
 		return false
 	})
 	conf := config(n)
-	conf.Calm = feed.EndlessCalm()
-	c := dial(t, conf)
+	conf.Calm = calm
+	c = dial(t, conf)
 	if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 9, End: mcbp.EndOfTime}); err != nil {
 		t.Fatal(err)
 	}
 	id := <-opaque
+	take(t, c, 1) // BEGIN
+	return c, func(seqno uint64) { n.to().Send(mutation(9, id, seqno, "k", "v")) }
+}
+
+// TestARestEnds: a reader that would rest for an hour continues when a request waits for its answer, and while a
+// caller is in a hurry.
+func TestARestEnds(t *testing.T) {
+	calm := feed.EndlessCalm()
+	c, send := resting(t, calm)
 	read := func() {
 		t.Helper()
 		_, blocks := take(t, c, 1)
 		releaseAll(blocks)
 	}
-	send := func(seqno uint64) { n.to().Send(mutation(9, id, seqno, "k", "v")) }
-	take(t, c, 1) // BEGIN, after which it rests
 	for seqno := uint64(1); seqno <= 3; seqno++ {
 		send(seqno)
 		if _, err := c.FailoverLog(within(t, time.Minute), 9); err != nil {
@@ -41,7 +48,7 @@ func TestARestEnds(t *testing.T) {
 		read()
 	}
 	send(4)
-	defer conf.Calm.Hurry()()
+	defer calm.Hurry()()
 	read()
 	for seqno := uint64(5); seqno <= 7; seqno++ {
 		send(seqno)
@@ -53,27 +60,10 @@ func TestARestEnds(t *testing.T) {
 func TestHurryEndsAllRests(t *testing.T) {
 	calm := feed.EndlessCalm()
 	var conns []*feed.Conn
-	var sends []func()
 	for range 3 {
-		opaque := make(chan uint32, 1)
-		n := startNode(t, func(_ *kvclienttest.Peer, f mcbp.Frame) bool {
-			if f.Op == mcbp.OpDCPStreamReq {
-				opaque <- f.Opaque
-			}
-			return false
-		})
-		conf := config(n)
-		conf.Calm = calm
-		c := dial(t, conf)
-		if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 9, End: mcbp.EndOfTime}); err != nil {
-			t.Fatal(err)
-		}
-		id := <-opaque
-		take(t, c, 1) // BEGIN, after which it rests
-		conns, sends = append(conns, c), append(sends, func() { n.to().Send(mutation(9, id, 1, "k", "v")) })
-	}
-	for _, send := range sends {
-		send()
+		c, send := resting(t, calm)
+		send(1)
+		conns = append(conns, c)
 	}
 	defer calm.Hurry()()
 	for _, c := range conns {
