@@ -48,6 +48,7 @@ import (
 	"tidemark/indexer/verify"
 	"tidemark/internal/rpc"
 	"tidemark/internal/rpc/route"
+	"tidemark/internal/stop"
 	"tidemark/internal/tlsconf"
 	"tidemark/managerclient"
 	"tidemark/projectorclient"
@@ -485,25 +486,15 @@ var ErrHangs = errors.New("indexer does not stop; its disk hangs")
 // stopWithin waits for f, but no longer than most after ctx has ended. The error then includes the cause of ctx's
 // end, unless it is a plain cancellation.
 func stopWithin(ctx context.Context, most time.Duration, f func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- f() }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-	}
-	t := time.NewTimer(most)
-	defer t.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-t.C:
-		err := fmt.Errorf("%w: gave up after %s; data in memory will be streamed from KV again", ErrHangs, most)
-		if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
-			err = errors.Join(cause, err)
-		}
+	late, err := stop.Within(ctx.Done(), most, f)
+	if !late {
 		return err
 	}
+	err = fmt.Errorf("%w: gave up after %s; data in memory will be streamed from KV again", ErrHangs, most)
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		err = errors.Join(cause, err)
+	}
+	return err
 }
 
 // serve serves HTTP requests on a port until ctx ends.

@@ -33,6 +33,7 @@ import (
 	"tidemark/internal/filelock"
 	"tidemark/internal/rpc"
 	"tidemark/internal/rpc/route"
+	"tidemark/internal/stop"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/mcbp"
 	"tidemark/kv/server"
@@ -206,25 +207,15 @@ var ErrHangs = errors.New("parts of this KV node did not stop, which happens if 
 // once.
 func (n *Node) Run(ctx context.Context) error {
 	group, gctx := errgroup.WithContext(ctx)
-	over := make(chan error, 1)
-	go func() {
-		defer close(n.stopped)
-		over <- n.run(gctx, group)
-	}()
-	select {
-	case err := <-over:
-		return err
-	case <-gctx.Done():
-	}
 	patience := cmp.Or(n.config.stopPatience, stopPatience)
-	late := time.NewTimer(patience)
-	defer late.Stop()
-	select {
-	case err := <-over:
+	late, err := stop.Within(gctx.Done(), patience, func() error {
+		defer close(n.stopped)
+		return n.run(gctx, group)
+	})
+	if !late {
 		return err
-	case <-late.C:
 	}
-	err := fmt.Errorf("kv node %q: %w; waited %v for: %s", n.config.NodeID, ErrHangs, patience, n.config.Dir)
+	err = fmt.Errorf("kv node %q: %w; waited %v for: %s", n.config.NodeID, ErrHangs, patience, n.config.Dir)
 	if cause := context.Cause(gctx); !errors.Is(cause, context.Canceled) { // a part that failed has ended the node
 		err = errors.Join(cause, err)
 	}

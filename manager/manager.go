@@ -26,6 +26,7 @@ import (
 	"tidemark/indexerclient"
 	"tidemark/internal/rpc"
 	"tidemark/internal/rpc/route"
+	"tidemark/internal/stop"
 	"tidemark/internal/tlsconf"
 	"tidemark/internal/version"
 	"tidemark/manager/api"
@@ -245,25 +246,16 @@ func (m *Manager) url() string {
 // disk that hangs: the error is then ErrHangs, and the process has to exit. Writes that are not on disk by then were
 // not acknowledged.
 func (m *Manager) Run(ctx context.Context) error {
-	stopping, over := make(chan struct{}), make(chan error, 1)
-	go func() {
-		defer close(m.stopped)
-		over <- m.run(ctx, stopping)
-	}()
-	select {
-	case err := <-over:
-		return err
-	case <-stopping:
-	}
+	stopping := make(chan struct{})
 	patience := cmp.Or(m.cfg.stopPatience, stopPatience)
-	late := time.NewTimer(patience)
-	defer late.Stop()
-	select {
-	case err := <-over:
+	late, err := stop.Within(stopping, patience, func() error {
+		defer close(m.stopped)
+		return m.run(ctx, stopping)
+	})
+	if !late {
 		return err
-	case <-late.C:
 	}
-	err := fmt.Errorf("%w; waited %v for: %s", ErrHangs, patience, m.cfg.Dir)
+	err = fmt.Errorf("%w; waited %v for: %s", ErrHangs, patience, m.cfg.Dir)
 	m.log.Error("manager stops", "error", err)
 	return err
 }

@@ -22,7 +22,7 @@ var floor = map[string]int{
 	"statecontext": 3, "internal/trust": 3,
 	"manager/api/v1": 4,
 	"internal/rpc":   4, "internal/rpc/route": 5, "internal/tracing": 5, "internal/logging": 5, "internal/config": 4, "internal/failpoint": 4, "internal/documents": 4, "internal/testing/pipenet": 4,
-	"internal/testing/allocbound": 5, "internal/testing/planted": 4, "internal/version": 4, "internal/leash": 4, "internal/history": 5, "internal/supervise": 5, "internal/filelock": 4, "internal/node": 8, "internal/testing/need": 4,
+	"internal/testing/allocbound": 5, "internal/testing/planted": 4, "internal/version": 4, "internal/leash": 4, "internal/stop": 4, "internal/history": 5, "internal/supervise": 5, "internal/filelock": 4, "internal/node": 8, "internal/testing/need": 4,
 	"internal/testing/ports": 4, "internal/testing/families": 4, "internal/testing/draws": 4, "internal/testing/atonce": 5, "internal/testing/raced": 4, "internal/testing/garbage": 4,
 	"internal/detector": 4, "internal/diskspace": 4, "internal/tlsconf": 4, "indexer/transport": 4, "indexer/transfer": 5, "kv/kvclient": 4,
 	"manager/auth": 5, "manager/statistics": 5, "fsm": 5, "manager/consensus": 5, "projectorclient": 5, "indexerclient": 6, "managerclient": 5,
