@@ -111,7 +111,7 @@ func lifeOfIndex(t *testing.T, spans *tracingtest.Collector, id string) (all []t
 	t.Helper()
 	stages := []string{"POST /v1/statements", "build index", "build: hosts make copies", "build: streams begin",
 		"build: components receive that it is ready"} // without spans that may be too short to be recorded
-	parts := append(slices.Clone(stages), "side stream ", "connect to KV", "ask KV for the streams")
+	parts := append(slices.Clone(stages), "side stream ", "connect to KV", "request the streams from KV")
 	harness.Eventually(t, harness.Hang, "the whole trace of a CREATE INDEX", func() (bool, string) {
 		all = spans.Trace(id)
 		for _, name := range parts {
